@@ -16,6 +16,7 @@ pub(crate) mod matmul_row;
 pub(crate) mod norm;
 pub(crate) mod order;
 pub(crate) mod product;
+pub(crate) mod prologue;
 pub(crate) mod quant;
 pub(crate) mod quant_many;
 pub(crate) mod quant_matmul;
@@ -29,39 +30,59 @@ pub(crate) mod route;
 pub(crate) mod rows;
 pub(crate) mod softmax;
 pub(crate) mod sum_rows;
+pub(crate) mod together;
 mod variants;
 
-pub use variants::VARIANTS;
+pub use variants::{VARIANTS, files_of_parts, launches};
 
 use crate::cache::Cache;
-use crate::context::Device;
+use crate::context::{Device, Version};
 use crate::error::Result;
 use crate::kernels::rehearsal::Rehearsal;
 use crate::launch::Kernel;
-use crate::module::{Module, Source, Variant};
+use crate::module::{Module, Source, Variant, nvrtc_version};
 use crate::sample::{LogitType, Sampler};
-use bytemuck::Pod;
 use std::any::Any;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What kernels of primitives may include.
-pub(crate) const HEADERS: &[(&str, &str)] = &[
-    ("arithmetic.cuh", include_str!("kernels/arithmetic.cuh")),
-    ("choice_tile.cuh", include_str!("kernels/choice_tile.cuh")),
-    ("element.cuh", include_str!("kernels/element.cuh")),
-    ("fused.cuh", include_str!("kernels/fused.cuh")),
-    ("norm_row.cuh", include_str!("kernels/norm_row.cuh")),
-    ("operand.cuh", include_str!("kernels/operand.cuh")),
-    ("quant.cuh", include_str!("kernels/quant.cuh")),
-    ("quant_args.cuh", include_str!("kernels/quant_args.cuh")),
-    ("quant_cell.cuh", include_str!("kernels/quant_cell.cuh")),
-    ("scalar.cuh", include_str!("kernels/scalar.cuh")),
-    ("strands.cuh", include_str!("kernels/strands.cuh")),
-    ("threefry.cuh", include_str!("kernels/threefry.cuh")),
-    ("view.cuh", include_str!("kernels/view.cuh")),
-    ("whole_numbers.cuh", include_str!("kernels/whole_numbers.cuh")),
+/// Names and contents of files in `kernels/`.
+macro_rules! headers {
+    ($($file:literal),* $(,)?) => {
+        &[$(($file, include_str!(concat!("kernels/", $file)))),*]
+    };
+}
+
+/// What kernels of primitives may include: headers, and kernels that are parts of launches.
+pub(crate) const HEADERS: &[(&str, &str)] = headers![
+    "arithmetic.cuh",
+    "attention_row.cu",
+    "block.cuh",
+    "choice_tile.cuh",
+    "conv_state.cu",
+    "element.cuh",
+    "fused.cuh",
+    "gated_delta.cu",
+    "map.cu",
+    "map.cuh",
+    "matmul_row.cu",
+    "norm_row.cuh",
+    "normalize_rows.cu",
+    "normed.cuh",
+    "operand.cuh",
+    "quant.cuh",
+    "quant_args.cuh",
+    "quant_cell.cuh",
+    "quant_row.cu",
+    "rope_row.cu",
+    "route.cu",
+    "scalar.cuh",
+    "strands.cuh",
+    "sum_rows.cu",
+    "threefry.cuh",
+    "view.cuh",
+    "whole_numbers.cuh",
 ];
 
 /// The source of a file in `kernels/`.
@@ -95,6 +116,12 @@ fn module_key(source: &Source, variant: Variant<'_>) -> String {
     key
 }
 
+/// From CUDA 12.1 on, kernels take more bytes of arguments.
+fn most_argument_bytes(device: &Device) -> usize {
+    let has_more = |version: Version| version >= Version { major: 12, minor: 1 };
+    if has_more(device.info().driver) && nvrtc_version().is_ok_and(has_more) { 32_764 } else { 4096 }
+}
+
 /// The compiled kernels of a device.
 #[derive(Debug)]
 pub(crate) struct Kernels {
@@ -103,6 +130,8 @@ pub(crate) struct Kernels {
     loaded: Mutex<Loaded>,
     samplers: Mutex<HashMap<LogitType, Arc<Sampler>>>,
     rehearsal: Rehearsal,
+    /// The most bytes of arguments of a kernel.
+    pub(crate) most_argument_bytes: usize,
 }
 
 #[derive(Debug, Default)]
@@ -114,15 +143,17 @@ struct Loaded {
 
 impl Kernels {
     pub(crate) fn new(device: Device, cache: Cache) -> Self {
-        Self { device, cache, loaded: Mutex::default(), samplers: Mutex::default(), rehearsal: Rehearsal::default() }
+        let most_argument_bytes = most_argument_bytes(&device);
+        let (loaded, samplers, rehearsal) = (Mutex::default(), Mutex::default(), Rehearsal::default());
+        Self { device, cache, loaded, samplers, rehearsal, most_argument_bytes }
     }
 
-    /// A kernel, compiled if it was never used.
-    pub(crate) fn kernel<A: Pod>(
+    /// A kernel for arguments of that many bytes, compiled if it was never used.
+    pub(crate) fn kernel<A: ?Sized + 'static>(
         &self,
         source: &'static Source,
         variant: Variant<'_>,
-        name: &'static str,
+        (name, bytes): (&'static str, usize),
     ) -> Result<Arc<Kernel<A>>> {
         let mut key = module_key(source, variant);
         let module_length = key.len();
@@ -133,7 +164,7 @@ impl Kernels {
             return Ok(kernel);
         }
         let module = self.module(key.split_at(module_length).0, source, variant)?;
-        let kernel = Arc::new(module.kernel::<A>(name)?);
+        let kernel = Arc::new(module.kernel_of::<A>(name, bytes)?);
         let shared: Arc<dyn Any + Send + Sync> = kernel.clone();
         lock().kernels.insert(key, shared);
         Ok(kernel)

@@ -128,27 +128,34 @@ impl Grid {
     }
 }
 
-/// A kernel whose one argument is a struct `A`, by value.
-pub struct Kernel<A> {
+/// A kernel whose one argument is a struct `A`, by value. That of a kernel whose struct is generated is a number of words, `[u64]`.
+pub struct Kernel<A: ?Sized> {
     function: CudaFunction,
     module: Arc<Loaded>,
     name: &'static str,
     most_threads: u32,
-    arguments: PhantomData<fn(A)>,
+    /// The bytes of the argument.
+    bytes: usize,
+    arguments: PhantomData<fn(&A)>,
 }
 
-impl<A> fmt::Debug for Kernel<A> {
+impl<A: ?Sized> fmt::Debug for Kernel<A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Kernel").field("name", &self.name).field("most_threads", &self.most_threads).finish()
     }
 }
 
-impl<A: Pod> Kernel<A> {
-    pub(crate) fn new(function: CudaFunction, module: &Arc<Loaded>, name: &'static str) -> Result<Self> {
+impl<A: ?Sized> Kernel<A> {
+    /// For arguments of that many bytes.
+    pub(crate) fn new(
+        function: CudaFunction,
+        module: &Arc<Loaded>,
+        (name, bytes): (&'static str, usize),
+    ) -> Result<Self> {
         // Asking also loads the function, which is not possible in a capture.
         let threads = function.max_threads_per_block().map_err(|error| Operation::Find(name).failed(error))?;
         let most_threads = u32::try_from(threads).unwrap_or(0);
-        Ok(Self { function, module: Arc::clone(module), name, most_threads, arguments: PhantomData })
+        Ok(Self { function, module: Arc::clone(module), name, most_threads, bytes, arguments: PhantomData })
     }
 
     /// Lets launches have up to `bytes` bytes of dynamic shared memory.
@@ -168,6 +175,29 @@ impl<A: Pod> Kernel<A> {
         Ok(blocks * self.module.device.info().multiprocessors)
     }
 
+    fn put(&self, stream: &Stream, grid: Grid, (touched, arguments): (&[&Arc<Memory>], &[u8])) -> Result<()> {
+        if !grid.is_valid(self.most_threads) {
+            let Grid { blocks, threads, .. } = grid;
+            return Err(Error::Grid { kernel: self.name, grid: blocks, block: threads, most: self.most_threads });
+        }
+        if arguments.len() != self.bytes {
+            return Err(Error::Arguments { kernel: self.name, here: arguments.len(), there: self.bytes });
+        }
+        stream.put(Operation::Launch(self.name), touched, Some(&self.module), |queue| {
+            queue.context().bind_to_thread()?;
+            launch(queue, &self.function, &grid, arguments)
+        })
+    }
+}
+
+impl Kernel<[u64]> {
+    /// Puts the kernel on the stream. Addresses in `arguments` are those of memory that the caller keeps until the launch is done.
+    pub(crate) fn launch_words(&self, stream: &Stream, grid: Grid, arguments: &[u64]) -> Result<()> {
+        self.put(stream, grid, (&[], bytemuck::cast_slice(arguments)))
+    }
+}
+
+impl<A: Pod> Kernel<A> {
     /// Puts the kernel on the stream. `arguments` makes the argument struct from buffers of that stream:
     ///
     /// ```text
@@ -184,23 +214,17 @@ impl<A: Pod> Kernel<A> {
         grid: Grid,
         arguments: impl FnOnce(&mut Binding<'b>) -> A,
     ) -> Result<()> {
-        if !grid.is_valid(self.most_threads) {
-            let Grid { blocks, threads, .. } = grid;
-            return Err(Error::Grid { kernel: self.name, grid: blocks, block: threads, most: self.most_threads });
-        }
         let mut binding = Binding { stream, touched: SmallVec::new(), others: false };
         let arguments = arguments(&mut binding);
         if binding.others {
             return Err(Error::OtherStream(self.name));
         }
-        stream.put(Operation::Launch(self.name), &binding.touched, Some(&self.module), |queue| {
-            queue.context().bind_to_thread()?;
-            launch(queue, &self.function, &grid, &arguments)
-        })
+        self.put(stream, grid, (&binding.touched, bytemuck::bytes_of(&arguments)))
     }
 }
 
-fn launch<A: Pod>(queue: &CudaStream, function: &CudaFunction, grid: &Grid, arguments: &A) -> Result<(), DriverError> {
+/// `arguments` are as many bytes as the kernel takes.
+fn launch(queue: &CudaStream, function: &CudaFunction, grid: &Grid, arguments: &[u8]) -> Result<(), DriverError> {
     let attribute = |id, set: bool| sys::CUlaunchAttribute {
         id,
         pad: [0; 4],
@@ -232,11 +256,11 @@ fn launch<A: Pod>(queue: &CudaStream, function: &CudaFunction, grid: &Grid, argu
         attrs: used.as_mut_ptr(),
         numAttrs: u32::try_from(used.len()).unwrap_or(0),
     };
-    let mut parameters = [std::ptr::from_ref(arguments).cast_mut().cast()];
-    let parameters = if size_of::<A>() == 0 { std::ptr::null_mut() } else { parameters.as_mut_ptr() };
+    let mut parameters = [arguments.as_ptr().cast_mut().cast()];
+    let parameters = if arguments.is_empty() { std::ptr::null_mut() } else { parameters.as_mut_ptr() };
     // SAFETY: `config` and `parameters` live until the call returns, by when the driver has copied them; the kernel takes one
-    // parameter of `size_of::<A>()` bytes (`Module::kernel` asked the driver), which `arguments` are, without padding since
-    // they are `Pod`. Addresses in them come from buffers of this stream, whose memory is freed in the order of the stream, or
+    // parameter of as many bytes as `arguments` has (`Kernel::put` has compared them with what `Module::kernel` asked the driver for),
+    // all of which are initialised. Addresses in them come from buffers of this stream, whose memory is freed in the order of the stream, or
     // kept by the graph that this launch becomes part of; the stream keeps the module. The source of the
     // kernel is trusted to stay within those buffers.
     unsafe { sys::cuLaunchKernelEx(&config, function.cu_function(), parameters, std::ptr::null_mut()) }.result()

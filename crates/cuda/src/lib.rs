@@ -53,7 +53,7 @@ pub use categorical::{SoftmaxSampler, SoftmaxWorkspace};
 pub use context::{Arch, Device, DeviceInfo, Version, devices};
 pub use device::Cuda;
 pub use error::{Error, NvrtcStatus, Operation, Result, Status};
-pub use kernels::VARIANTS;
+pub use kernels::{VARIANTS, files_of_parts, launches};
 pub use launch::{Binding, Grid, In, Kernel, Out};
 pub use module::{Compiled, Module, Source, Variant, compile, nvrtc_version};
 pub use sample::{Adjustments, LogitType, Logits, Request, Results, RowAdjustments, Sampler, Workspace};

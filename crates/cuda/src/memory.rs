@@ -140,9 +140,15 @@ impl LaneMemory {
         Ok(())
     }
 
-    /// Uploads numbers that have become known during a step.
-    pub(crate) fn refresh(&mut self, program: &Program, bound: &Bound) -> Result<(), Fault> {
+    /// Uploads numbers that have become known during a step, after `launch` has launched what waits with those before.
+    pub(crate) fn refresh(
+        &mut self,
+        program: &Program,
+        bound: &Bound,
+        launch: impl FnOnce() -> Result<(), Fault>,
+    ) -> Result<(), Fault> {
         if program.slots.compute_late(bound, &mut self.host_numbers) {
+            launch()?;
             device(self.numbers.write(0, &self.host_numbers))?;
         }
         Ok(())
@@ -193,6 +199,11 @@ impl LaneMemory {
             device(self.table.write(LANE_HEAD + usize::from(site.region), &[own.address()]))?;
         }
         Ok(())
+    }
+
+    /// Returns `true` if a buffer of its own would move to be that long.
+    pub(crate) fn is_short(&self, site: Site, bytes: usize) -> bool {
+        self.own.get(usize::from(site.region - FIRST_OWN)).is_some_and(|own| own.len() < bytes)
     }
 
     pub(crate) fn moves(&self) -> u64 {

@@ -308,17 +308,22 @@ impl Module {
     ///
     /// Drivers before CUDA 12.4 cannot say how large a parameter is; there it is not checked.
     pub fn kernel<A: Pod>(&self, name: &'static str) -> Result<Kernel<A>> {
+        self.kernel_of(name, size_of::<A>())
+    }
+
+    /// As [`Module::kernel`], for a parameter of that many bytes.
+    pub(crate) fn kernel_of<A: ?Sized>(&self, name: &'static str, bytes: usize) -> Result<Kernel<A>> {
         let failed = |error| Operation::Find(name).failed(error);
         self.loaded.device.context().bind_to_thread().map_err(failed)?;
         let function = self.loaded.module.load_function(name).map_err(|error| match error {
             DriverError(CUresult::CUDA_ERROR_NOT_FOUND) => Error::NoKernel { name: self.name, kernel: name },
             other => failed(other),
         })?;
-        let kernel = Kernel::new(function.clone(), &self.loaded, name)?;
+        let kernel = Kernel::new(function.clone(), &self.loaded, (name, bytes))?;
         if self.loaded.device.info().driver >= (Version { major: 12, minor: 4 }) {
-            let (here, there) = (size_of::<A>(), parameter_size(&function));
-            if here != there {
-                return Err(Error::Arguments { kernel: name, here, there });
+            let there = parameter_size(&function);
+            if bytes != there {
+                return Err(Error::Arguments { kernel: name, here: bytes, there });
             }
         }
         Ok(kernel)

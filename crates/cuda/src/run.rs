@@ -7,7 +7,7 @@ use crate::kernels::conv::conv;
 use crate::kernels::gated_delta::gated_delta;
 use crate::kernels::head::sample;
 use crate::kernels::index::{gather, scatter};
-use crate::kernels::join::{join, next};
+use crate::kernels::join::{join, memory_of, next};
 use crate::kernels::map::map;
 use crate::kernels::norm::norm;
 use crate::kernels::order::{cumsum, sort};
@@ -17,6 +17,7 @@ use crate::kernels::random::random_bits;
 use crate::kernels::reduce::{arg_reduce, reduce};
 use crate::kernels::rope::{Rope, rope};
 use crate::kernels::softmax::softmax;
+use crate::kernels::together::{Settled, Touched};
 use crate::memory::{LaneMemory, Status};
 use crate::program::{FIRST_OWN, Program};
 use crate::step::{Scratch, Step};
@@ -25,6 +26,7 @@ use ptero_backend::{Conv, Device, DeviceStep, Error, Fault, Result, RunningLane,
 use ptero_plan::bound::Bound;
 use ptero_plan::plan::BufferKind;
 use ptero_plan::prim::{Prim, ViewId};
+use smallvec::SmallVec;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The device of a run.
@@ -43,6 +45,7 @@ impl Device<CudaState> for Runner<'_> {
 
     #[allow(clippy::cast_possible_truncation, reason = "an item is cut to 32 bits")]
     fn item(&mut self, view: ViewId, state: &mut CudaState) -> Result<i64, Fault> {
+        self.flush(&state.track)?;
         if state.memory.status()?.code != 0 {
             // Whoever waits for the lane finds what was latched.
             return Err(NOT_PREPARED);
@@ -68,34 +71,67 @@ impl Runner<'_> {
             return Ok(());
         }
         let bound = numbers.bound().ok_or(NOT_PREPARED)?;
-        memory.refresh(self.program, bound)?;
+        memory.refresh(self.program, bound, || scratch.flush(self.kernels, &track.stream))?;
         for out in at.prim.writes() {
             let buf = bound.view(*out).buf;
             let site = self.program.site(buf);
             // A temporary without a largest size.
-            if site.region >= FIRST_OWN && matches!(self.program.plan.buffer(buf).kind, BufferKind::Temporary) {
+            let is_own = site.region >= FIRST_OWN;
+            if is_own && matches!(self.program.plan.buffer(buf).kind, BufferKind::Temporary) {
+                if memory.is_short(site, bound.length(buf)) {
+                    scratch.flush(self.kernels, &track.stream)?;
+                }
                 memory.reserve(&track.stream, site, bound.length(buf))?;
             }
         }
+        let used = scratch.used();
         let mut step = self.step(memory, bound, (track, &mut scratch));
         step.number = self.program.step_number(at.at);
         let joined = join(&mut step, at)?;
         let done = if joined == 0 { run(&mut step, at.prim) } else { Ok(()) };
-        scratch.clear();
-        let joined = (1..=joined).filter_map(|further| Some((further, next(&self.program.plan, at, further)?)));
-        for (further, prim) in std::iter::once((0, at.prim)).chain(joined) {
+        let further = |further| Some((further, next(&self.program.plan, at, further)?));
+        let prims = std::iter::once((0, at.prim)).chain((1..=joined).filter_map(further));
+        let prims: SmallVec<[(usize, &Prim); 8]> = prims.collect();
+        let touched = touched(&step, prims.iter().map(|(_, prim)| *prim));
+        let address = memory.address();
+        let uses_scratch = scratch.used() > used;
+        let settled = done.and_then(|()| scratch.together.settle((self.kernels, &track.stream), (touched, uses_scratch)));
+        match settled {
+            Ok(Settled::Launched) => {}
+            Ok(settled) => {
+                scratch.joined_steps += u64::from(settled == Settled::Joins);
+                if joined == 0 && matches!(at.prim, Prim::Norm { .. }) {
+                    scratch.together.norms.push((address, at.at));
+                }
+            }
+            Err(_) => scratch.together.forget_own(),
+        }
+        if !scratch.together.keeps_scratch {
+            scratch.clear();
+        }
+        for (further, prim) in prims {
             prim.writes().into_iter().for_each(|out| scratch.note_write(bound.view(*out).buf));
             if further > 0 {
-                scratch.note_joined(memory.address(), (at.at.0, at.at.1 + further));
+                scratch.note_joined(address, (at.at.0, at.at.1 + further));
             }
         }
-        done
+        settled.map(drop)
+    }
+
+    /// Launches what waits.
+    fn flush(&self, track: &Track) -> Result<(), Fault> {
+        track.scratch().flush(self.kernels, &track.stream)
     }
 
     /// Runs a block of the plan for lanes.
     pub(crate) fn block(&mut self, block: usize, lanes: &mut [RunningLane<'_, CudaState>], stop: &AtomicBool) {
         lanes.iter().for_each(|lane| lane.state.track.scratch().forget());
         run_block(&self.program.plan, block, lanes, self, stop);
+        for lane in lanes {
+            if let Err(fault) = self.flush(&lane.state.track) {
+                lane.fault.get_or_insert(fault.into());
+            }
+        }
     }
 
     /// Compiles what a block needs for a lane, with numbers that were started, before it runs.
@@ -117,10 +153,10 @@ impl Runner<'_> {
     pub(crate) fn between(
         &self,
         state: &mut CudaState,
-        launch: impl FnOnce(&Step<'_>) -> Result<(), Fault>,
+        launch: impl FnOnce(&mut Step<'_>) -> Result<(), Fault>,
     ) -> Result<(), Fault> {
         let CudaState { memory, numbers, track, .. } = state;
-        launch(&self.step(memory, numbers.bound().ok_or(NOT_PREPARED)?, (track, &mut track.scratch())))
+        launch(&mut self.step(memory, numbers.bound().ok_or(NOT_PREPARED)?, (track, &mut track.scratch())))
     }
 
     fn step<'a>(
@@ -130,8 +166,28 @@ impl Runner<'_> {
         (track, scratch): (&'a Track, &'a mut Scratch),
     ) -> Step<'a> {
         let Self { kernels, program } = self;
-        Step { program, kernels, stream: &track.stream, scratch, memory, bound, number: 0 }
+        Step { program, kernels, stream: &track.stream, scratch, memory, bound, number: 0, recomputed: None }
     }
+}
+
+/// The memory that the steps of a launch touch, but for weights; `None` if that is not known.
+fn touched<'a>(step: &Step<'a>, prims: impl Iterator<Item = &'a Prim>) -> Option<Touched> {
+    let is_constant =
+        |view: &ViewId| matches!(step.program.plan.buffer(step.shape(*view).buf).kind, BufferKind::Constant(_));
+    // Whoever computes a norm again reads what the norm reads.
+    let again = step.recomputed.map(|norm| step.shape(*norm.out()).buf);
+    let mut touched = Touched::default();
+    for prim in prims.chain(step.recomputed) {
+        let is_again = step.recomputed.is_some_and(|norm| std::ptr::eq(norm, prim));
+        let reads = prim.reads().into_iter().filter(|view| !is_constant(view) && Some(step.shape(*view).buf) != again);
+        for view in reads {
+            touched.reads.push(memory_of(step, step.shape(view))?);
+        }
+        for view in prim.writes().into_iter().filter(|_| !is_again) {
+            touched.writes.push(memory_of(step, step.shape(*view))?);
+        }
+    }
+    Some(touched)
 }
 
 fn run(step: &mut Step<'_>, prim: &Prim) -> Result<(), Fault> {
@@ -165,7 +221,10 @@ fn run(step: &mut Step<'_>, prim: &Prim) -> Result<(), Fault> {
         Prim::Conv { out, x, w, stride, padding, dilation, groups, transposed } => {
             conv(step, *out, *x, *w, &Conv { stride, padding, dilation, groups: *groups, transposed: *transposed })
         }
-        Prim::GatedDelta(rule) => gated_delta(step, rule),
+        Prim::GatedDelta(rule) => {
+            gated_delta(step, rule);
+            Ok(())
+        }
     }
 }
 

@@ -5,6 +5,7 @@ use crate::context::DeviceInfo;
 use crate::error::Result as CudaResult;
 use crate::kernels::Kernels;
 use crate::kernels::quantize::WholeRows;
+use crate::kernels::together::{Body, LaneStep, Part, Together};
 use crate::launch::Grid;
 use crate::memory::LaneMemory;
 use crate::module::{Source, Variant};
@@ -15,7 +16,8 @@ use bytemuck::{Pod, Zeroable};
 use ptero_backend::{Fault, NumberFault};
 use ptero_plan::bound::{Bound, BoundView};
 use ptero_plan::dim::Dim;
-use ptero_plan::prim::{Buf, View, ViewId};
+use ptero_plan::plan::PlanStep;
+use ptero_plan::prim::{Buf, Prim, View, ViewId};
 use ptero_tensor::DType;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -125,12 +127,15 @@ pub(crate) struct Scratch {
     pub(crate) rows: Kept<RowsKey, WholeRows>,
     /// The address of sines and cosines of a position, which all layers rotate by.
     pub(crate) angles: Kept<AnglesKey, u64>,
-    /// Steps that the launch of the step before has done, by the address of their lane.
-    joined: Vec<(u64, (usize, usize))>,
+    /// Steps that the launch of the step before has done.
+    joined: Vec<LaneStep>,
     /// How often a step was done by the launch of one before it.
     pub(crate) joined_steps: u64,
-    /// What blocks of a launch count themselves with. All are 0 between launches.
+    /// What blocks of a launch count themselves with, and how many are in use. All are 0 between launches.
     counters: Buffer<u32>,
+    used_counters: usize,
+    /// Steps that wait to be launched.
+    pub(crate) together: Together,
     /// What draws need, by type and size: draws are done in the order of the stream, so that those of one size share it.
     workspaces: HashMap<DrawSize, Workspace>,
 }
@@ -151,7 +156,8 @@ pub(crate) struct AnglesKey {
     pub(crate) dims: u32,
 }
 
-/// The number of counters.
+/// The number of counters, and the most that one launch uses.
+const COUNTERS: usize = 1 << 14;
 pub(crate) const MOST_COUNTERS: usize = 1024;
 
 /// Which activations were turned into whole numbers, and how.
@@ -166,10 +172,11 @@ pub(crate) struct RowsKey {
 
 impl Scratch {
     pub(crate) fn new(stream: &Stream) -> CudaResult<Self> {
-        let counters = Buffer::zeroed(stream, MOST_COUNTERS)?;
+        let counters = Buffer::zeroed(stream, COUNTERS)?;
         let (own, rows, angles) = (ScratchPool::new(stream)?, Kept::new(stream)?, Kept::new(stream)?);
         let workspaces = HashMap::new();
-        Ok(Self { own, rows, angles, joined: Vec::new(), joined_steps: 0, counters, workspaces })
+        let (joined, together) = (Vec::new(), Together::default());
+        Ok(Self { own, rows, angles, joined, joined_steps: 0, counters, used_counters: 0, together, workspaces })
     }
 
     /// The workspace for draws of a size.
@@ -186,19 +193,27 @@ impl Scratch {
         })
     }
 
-    /// The address of the counters.
-    pub(crate) fn counters(&self) -> u64 {
-        self.counters.address()
-    }
-
     /// How often memory has moved: launches that were captured before that are of no use.
     pub(crate) fn moves(&self) -> u64 {
         self.own.moves + self.rows.pool.moves + self.angles.pool.moves
     }
 
-    /// A primitive is done: its memory may be used again.
+    /// What is on the stream is all there is: memory of primitives may be used again.
     pub(crate) fn clear(&mut self) {
         self.own.clear();
+        self.used_counters = 0;
+    }
+
+    /// How much memory of primitives is in use.
+    pub(crate) fn used(&self) -> usize {
+        self.own.used + self.used_counters
+    }
+
+    /// Launches what waits.
+    pub(crate) fn flush(&mut self, kernels: &Kernels, stream: &Stream) -> Result<(), Fault> {
+        let launched = self.together.flush(kernels, stream);
+        self.clear();
+        launched
     }
 
     /// A block starts: what was computed before it does not count.
@@ -293,7 +308,7 @@ impl ScratchPool {
 }
 
 /// The first generation of devices whose launches may overlap: Hopper.
-const FIRST_OVERLAPPING: u32 = 9;
+pub(crate) const FIRST_OVERLAPPING: u32 = 9;
 
 /// A primitive of a plan for one lane.
 pub(crate) struct Step<'a> {
@@ -306,6 +321,8 @@ pub(crate) struct Step<'a> {
     pub(crate) bound: &'a Bound,
     /// Its number among the steps of the plan.
     pub(crate) number: u32,
+    /// The norm whose result the step has computed again.
+    pub(crate) recomputed: Option<&'a Prim>,
 }
 
 impl<'a> Step<'a> {
@@ -387,6 +404,16 @@ impl<'a> Step<'a> {
         view.shape.iter().map(|number| usize::try_from(size(number)).unwrap_or(0)).product()
     }
 
+    /// Counters for this primitive alone: the address of the first of up to [`MOST_COUNTERS`].
+    pub(crate) fn counters(&mut self, count: usize) -> Result<u64, Fault> {
+        if self.scratch.used_counters + count > COUNTERS {
+            self.scratch.flush(self.kernels, self.stream)?;
+        }
+        let first = self.scratch.used_counters;
+        self.scratch.used_counters += count;
+        Ok(self.scratch.counters.address() + (first * size_of::<u32>()) as u64)
+    }
+
     /// Memory for this primitive alone: its address. The content is unspecified.
     pub(crate) fn scratch(&mut self, bytes: usize) -> Result<u64, Fault> {
         self.scratch.own.take(self.stream, bytes)
@@ -404,9 +431,25 @@ impl<'a> Step<'a> {
         Grid::new(u32::try_from(blocks).unwrap_or(u32::MAX), threads)
     }
 
-    /// Launches a kernel.
+    /// Launches a kernel that may be part of a launch, when the step is done or later.
+    pub(crate) fn run_part<A: Pod>(&mut self, part: &'static Part, variant: Variant<'_>, grid: Grid, args: &A) {
+        self.scratch.together.add(Body::new(part, variant, grid, args));
+    }
+
+    /// The norm that computes `x`, if it waits to be launched: the row that it reads may be normalized again.
+    pub(crate) fn waiting_norm(&self, x: ViewId) -> Option<&'a Prim> {
+        let plan = &self.program.plan;
+        let lane = self.memory.address();
+        let mut norms = self.scratch.together.norms.iter().filter(|(of, _)| *of == lane);
+        norms.find_map(|(_, (block, step))| match plan.blocks.get(*block)?.steps.get(*step)? {
+            PlanStep::Device(norm) if self.shape(*norm.out()) == self.shape(x) => Some(norm),
+            _ => None,
+        })
+    }
+
+    /// Launches a kernel, after what waits.
     pub(crate) fn run<A: Pod>(
-        &self,
+        &mut self,
         source: &'static Source,
         defines: &[(&'static str, &str)],
         kernel: &'static str,
@@ -418,17 +461,18 @@ impl<'a> Step<'a> {
 
     /// Launches a kernel of a source that includes a generated header.
     pub(crate) fn run_variant<A: Pod>(
-        &self,
+        &mut self,
         source: &'static Source,
         variant: Variant<'_>,
         kernel: &'static str,
         grid: Grid,
         args: &A,
     ) -> Result<(), Fault> {
+        self.scratch.together.flush(self.kernels, self.stream)?;
         if self.kernels.notes(source, variant) {
             return Ok(());
         }
-        let kernel = device(self.kernels.kernel::<A>(source, variant, kernel))?;
+        let kernel = device(self.kernels.kernel::<A>(source, variant, (kernel, size_of::<A>())))?;
         // Kernels of primitives wait for the launch before them in `lane_of`.
         let grid = Grid { overlapping: self.info().arch.major >= FIRST_OVERLAPPING, ..grid };
         device(kernel.launch(self.stream, grid, |_| *args))

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-use ptero_cuda::{Arch, Error, SOURCES, Source, VARIANTS, Variant, compile};
+use ptero_cuda::{Arch, Error, SOURCES, Source, VARIANTS, Variant, compile, files_of_parts, launches};
 use std::path::Path;
 use std::sync::Mutex;
 use std::thread;
@@ -20,10 +20,10 @@ const TESTS: Source = Source {
 };
 
 /// A source, what it is compiled with, and the arch.
-type Job = (Source, Variant<'static>, Arch);
+type Job<'a> = (Source, Variant<'a>, Arch);
 
 /// Compiles until no job is left.
-fn compile_all(jobs: &Mutex<Vec<Job>>) {
+fn compile_all(jobs: &Mutex<Vec<Job<'_>>>) {
     loop {
         let job = jobs.lock().unwrap().pop();
         let Some((source, variant, arch)) = job else { return };
@@ -38,9 +38,11 @@ fn compile_all(jobs: &Mutex<Vec<Job>>) {
 #[ignore = "needs libnvrtc.so, but no GPU: just cuda-compile"]
 fn every_source_compiles_without_a_warning() {
     let plain = SOURCES.iter().chain([&TESTS]).map(|source| (*source, Variant::default()));
-    let primitives = VARIANTS.iter().copied();
+    let (together, texts) = launches();
+    let parts = texts.iter().map(|text| (together, Variant { defines: &[], generated: text }));
+    let primitives = VARIANTS.iter().copied().chain(parts);
     let archs = [AMPERE, HOPPER, BLACKWELL[0], BLACKWELL[1]];
-    let jobs: Vec<Job> =
+    let jobs: Vec<Job<'_>> =
         plain.chain(primitives).flat_map(|(source, variant)| archs.map(|arch| (source, variant, arch))).collect();
     let jobs = Mutex::new(jobs);
     thread::scope(|scope| {
@@ -57,7 +59,8 @@ fn every_file_of_kernels_is_listed() {
     for path in entries.map(|entry| entry.unwrap().path()).filter(|path| path.extension() == Some("cu".as_ref())) {
         let name = path.file_name().unwrap().to_string_lossy();
         let mut sources = SOURCES.iter().chain(VARIANTS.iter().map(|(source, _)| source));
-        let is_listed = sources.any(|source| source.name.starts_with(&*name));
+        let is_listed =
+            sources.any(|source| source.name.starts_with(&*name)) || files_of_parts().any(|file| file == name);
         assert!(is_listed, "{} is not in `SOURCES` or `VARIANTS`", path.display());
     }
 }

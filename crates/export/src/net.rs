@@ -9,7 +9,7 @@ mod rope;
 mod window;
 
 pub(crate) use attention::{Attention, KvCache};
-pub(crate) use delta::{DeltaHeads, DeltaRule};
+pub(crate) use delta::{CarryMask, DeltaHeads, DeltaRule};
 pub(crate) use experts::Experts;
 use linear::{Stack, Stored};
 pub(crate) use rope::{Rope, RopeConfig};

@@ -121,6 +121,8 @@ primitives! {
         "delta-cast" chains::delta_cast;
         "filter-function" chains::filter_function;
         "experts" chains::choice_of_experts;
+        "norm-products" chains::norm_products;
+        "sum-of-experts" chains::sum_of_experts;
     ]
 }
 

@@ -6,6 +6,7 @@
 // and its threads mix the values, E / 32 columns each. The block of threads that is done last merges the parts of its group in order.
 // Compiled with the tags Q, K, V and OUT, HEADS (of a group), DEPTH (D) and WIDTH (E).
 
+#include "block.cuh"
 #include "strands.cuh"
 #include "view.cuh"
 
@@ -114,11 +115,11 @@ struct SeenOfBlock {
 };
 
 // Scores of a block of keys, two threads to a key.
-__device__ __forceinline__ void scores(const AttentionRowArgs &args, Shared &shared, const SeenOfBlock &seen, i64 start) {
+__device__ __forceinline__ void scores(const AttentionRowArgs &args, u32 group, Shared &shared, const SeenOfBlock &seen, i64 start) {
     const u32 own = threadIdx.x % BLOCK, first_head = threadIdx.x / BLOCK * HALF_HEADS;
     const bool is_visible = seen.has(own);
     const i64 key = start + (is_visible ? own : seen.from);
-    const K::Element *k = (const K::Element *)args.k + blockIdx.y * args.k_group + key * args.k_row;
+    const K::Element *k = (const K::Element *)args.k + group * args.k_group + key * args.k_row;
     float sums[HALF_HEADS] = {};
 #pragma unroll 1
     for (u32 d0 = 0; d0 < DEPTH; d0 += PIECE) {
@@ -179,12 +180,12 @@ __device__ __forceinline__ void load_values(Values (&values)[BATCH], const V::El
 }
 
 // The partial results of a block of keys, joined to those before.
-__device__ __forceinline__ void join_block(const AttentionRowArgs &args, Shared &shared, const SeenOfBlock &seen, i64 start, Partial (&parts)[WARP_HEADS], bool is_alone) {
+__device__ __forceinline__ void join_block(const AttentionRowArgs &args, u32 group, Shared &shared, const SeenOfBlock &seen, i64 start, Partial (&parts)[WARP_HEADS], bool is_alone) {
     const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const V::Element *v = (const V::Element *)args.v + blockIdx.y * args.v_group + start * args.v_row + lane * COLUMNS;
+    const V::Element *v = (const V::Element *)args.v + group * args.v_group + start * args.v_row + lane * COLUMNS;
     Values values[BATCH];
     load_values(values, v, args.v_row, seen, 0);
-    scores(args, shared, seen, start);
+    scores(args, group, shared, seen, start);
     __syncthreads();
     Partial block[WARP_HEADS];
 #pragma unroll
@@ -228,9 +229,9 @@ __device__ __forceinline__ void load_part(const AttentionRowArgs &args, i64 at, 
 #define AHEAD 4
 
 // Merges the parts of a head, in order.
-__device__ __forceinline__ void merge(const AttentionRowArgs &args, u32 head, i64 runs, u32 run_parts) {
+__device__ __forceinline__ void merge(const AttentionRowArgs &args, u32 group, u32 head, i64 runs, u32 run_parts) {
     const u32 lane = threadIdx.x % 32, count = (u32)runs * run_parts;
-    const i64 first = ((i64)blockIdx.y * HEADS + head) * args.most_parts;
+    const i64 first = ((i64)group * HEADS + head) * args.most_parts;
     Partial whole, run, ahead[AHEAD];
     whole.clear(), run.clear();
 #pragma unroll
@@ -255,13 +256,13 @@ __device__ __forceinline__ void merge(const AttentionRowArgs &args, u32 head, i6
         run.clear();
         is_seen = false;
     }
-    OUT::Element *out = (OUT::Element *)args.out + ((i64)blockIdx.y * HEADS + head) * args.out_head + lane * COLUMNS;
+    OUT::Element *out = (OUT::Element *)args.out + ((i64)group * HEADS + head) * args.out_head + lane * COLUMNS;
     const float factor = 1.0f / whole.sum;
 #pragma unroll
     for (u32 i = 0; i < COLUMNS; ++i) out[i] = OUT::from_float(whole.mix.at[i] * factor + 0.0f);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) attention_row(const __grid_constant__ AttentionRowArgs args) {
+__device__ __forceinline__ void attention_row(const AttentionRowArgs &args, const Block &block) {
     __shared__ __align__(16) Shared shared;
     const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     Lane &owner = lane_of(args.launch);
@@ -273,27 +274,27 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_row(const __grid
     const Seen seen = {keys > args.window ? keys - args.window : 0, keys};
     const i64 runs = (position + keys + RUN_BLOCKS * BLOCK - 1) / (RUN_BLOCKS * BLOCK);
     const u32 part_blocks = runs <= FINE_RUNS ? 1 : RUN_BLOCKS, run_parts = RUN_BLOCKS / part_blocks;
-    if (blockIdx.x < runs * run_parts) {
-        const Q::Element *q = (const Q::Element *)args.q + (i64)blockIdx.y * HEADS * args.q_head;
+    if (block.x < runs * run_parts) {
+        const Q::Element *q = (const Q::Element *)args.q + (i64)block.y * HEADS * args.q_head;
         for (u32 at = threadIdx.x; at < HEADS * DEPTH; at += THREADS) shared.queries[at / DEPTH][at % DEPTH] = Q::to_float(q[at / DEPTH * args.q_head + at % DEPTH]);
         __syncthreads();
     }
-    for (i64 part = blockIdx.x; part < runs * run_parts; part += gridDim.x) {
+    for (i64 part = block.x; part < runs * run_parts; part += block.across) {
         Partial parts[WARP_HEADS];
 #pragma unroll
         for (u32 i = 0; i < WARP_HEADS; ++i) parts[i].clear();
         bool is_seen = false;
-        for (u32 block = 0; block < part_blocks; ++block) {
-            const i64 start = (part * part_blocks + block) * BLOCK - position;
+        for (u32 of_part = 0; of_part < part_blocks; ++of_part) {
+            const i64 start = (part * part_blocks + of_part) * BLOCK - position;
             if (!seen.has_some(start)) continue;
-            join_block(args, shared, SeenOfBlock(seen, start), start, parts, part_blocks == 1);
+            join_block(args, block.y, shared, SeenOfBlock(seen, start), start, parts, part_blocks == 1);
             is_seen = true;
         }
 #pragma unroll
         for (u32 i = 0; i < WARP_HEADS; ++i) {
             const u32 head = warp + i * WARPS;
             if (head >= HEADS) continue;
-            const i64 at = ((i64)blockIdx.y * HEADS + head) * args.most_parts + part;
+            const i64 at = ((i64)block.y * HEADS + head) * args.most_parts + part;
             if (lane == 0) args.partial[at] = make_float2(parts[i].largest, is_seen ? parts[i].sum : UNSEEN);
             if (is_seen) *(Mix *)(args.mixes + at * WIDTH + lane * COLUMNS) = parts[i].mix;
         }
@@ -301,10 +302,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_row(const __grid
     // What this block has left is there before it counts as done.
     __threadfence();
     __syncthreads();
-    if (threadIdx.x == 0) shared.is_last = atomicAdd(args.done + blockIdx.y, 1u) == gridDim.x - 1;
+    if (threadIdx.x == 0) shared.is_last = atomicAdd(args.done + block.y, 1u) == block.across - 1;
     __syncthreads();
     if (!shared.is_last) return;
     __threadfence();
-    if (threadIdx.x == 0) args.done[blockIdx.y] = 0;
-    for (u32 head = warp; head < HEADS; head += WARPS) merge(args, head, runs, run_parts);
+    if (threadIdx.x == 0) args.done[block.y] = 0;
+    for (u32 head = warp; head < HEADS; head += WARPS) merge(args, block.y, head, runs, run_parts);
 }

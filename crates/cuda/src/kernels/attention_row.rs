@@ -1,16 +1,16 @@
 //! Attention of one token: `attention_row.cu`.
 
 use crate::kernels::attention::{Attention, most_keys, most_parts};
-use crate::kernels::source;
+use crate::kernels::together::{Part, part};
 use crate::launch::Grid;
-use crate::module::Source;
+use crate::module::Variant;
 use crate::step::{Launch, MOST_COUNTERS, Number, Step};
 use bytemuck::{Pod, Zeroable};
 use ptero_backend::Fault;
 use ptero_plan::bound::BoundView;
 use ptero_plan::prim::{View, ViewId};
 
-pub(crate) const ATTENTION_ROW: Source = source!("attention_row.cu");
+pub(crate) static ATTENTION_ROW: Part = part!("attention_row", "AttentionRowArgs");
 
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
@@ -84,6 +84,7 @@ pub(crate) fn attention_row(step: &mut Step<'_>, out: ViewId, attention: &Attent
     let Some(number_of_keys) = step.program.plan.view(k).shape.get(2) else { return Ok(false) };
     let (number_of_keys, first) = (step.number(number_of_keys), step.number(first));
     let most_parts = most_parts(most);
+    let done = step.counters(groups)?;
     let partial = step.scratch(heads * most_parts * 8)?;
     let mixes = step.scratch(heads * most_parts * width * 4)?;
     let address = |view: &BoundView| step.memory.address_of(step.program, view);
@@ -105,14 +106,15 @@ pub(crate) fn attention_row(step: &mut Step<'_>, out: ViewId, attention: &Attent
         partial,
         mixes,
         most_parts: i64::try_from(most_parts).unwrap_or(0),
-        done: step.scratch.counters(),
+        done,
         scale,
         unused: 0,
     };
     let most_blocks = (BLOCKS * step.info().multiprocessors as usize).div_ceil(groups);
     let count = |count: usize| u32::try_from(count).unwrap_or(1);
     let blocks = [count(most_parts.min(most_blocks)), count(groups), 1];
-    step.run(&ATTENTION_ROW, &defines, "attention_row", Grid { blocks, ..Grid::new(1, THREADS) }, &args)?;
+    let variant = Variant { defines: &defines, generated: "" };
+    step.run_part(&ATTENTION_ROW, variant, Grid { blocks, ..Grid::new(1, THREADS) }, &args);
     Ok(true)
 }
 

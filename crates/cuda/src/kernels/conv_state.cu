@@ -3,10 +3,11 @@
 // the filters are applied (`docs/ARITHMETIC.md`, "Conv"), with a function after them.
 //
 // Launch: a thread has a channel, so that nothing else reads what it writes. Compiled with the tags X, W and OUT, and TAPS, the length of
-// a filter. `generated.cuh` has both functions.
+// a filter. Both functions come before this file.
 
 // Every convolution with a state has a function after its filters.
 #define HAS_EPILOGUE 1
+#include "block.cuh"
 #include "fused.cuh"
 #include "strands.cuh"
 #include "view.cuh"
@@ -26,9 +27,9 @@ struct ConvStateArgs {
 };
 static_assert(sizeof(ConvStateArgs) == 296, "as in conv_state.rs");
 
-extern "C" __global__ void conv_state(const __grid_constant__ ConvStateArgs args) {
+__device__ __forceinline__ void conv_state(const ConvStateArgs &args, const Block &block) {
     if (is_halted(lane_of(args.launch))) return;
-    const u32 channel = blockIdx.x * blockDim.x + threadIdx.x;
+    const u32 channel = block.x * block.threads + threadIdx.x;
     if (channel >= args.channels) return;
     X::Element rows[TAPS];
 #pragma unroll

@@ -1,19 +1,18 @@
 //! A convolution over time with a state in one launch: `conv_state.cu`.
 
 use crate::kernels::join::{MOST_JOINED, is_alone, is_early, is_known, next};
-use crate::kernels::map::function_text;
-use crate::kernels::rows::{MOST_OPERANDS, Stacked, Then, is_plain, stacked};
-use crate::kernels::source;
+use crate::kernels::rows::{MOST_OPERANDS, Stacked, Then, before, is_plain, stacked};
+use crate::kernels::together::{Part, part};
 use crate::launch::Grid;
-use crate::module::{Source, Variant};
+use crate::module::Variant;
 use crate::step::{Launch, Step};
 use bytemuck::{Pod, Zeroable};
-use ptero_backend::{DeviceStep, Fault};
+use ptero_backend::DeviceStep;
 use ptero_plan::bound::BoundView;
 use ptero_plan::expr::{Expr, Scalar};
 use ptero_plan::prim::{Prim, ViewId};
 
-pub(crate) const CONV_STATE: Source = source!("conv_state.cu");
+pub(crate) static CONV_STATE: Part = part!("conv_state", "ConvStateArgs");
 
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
@@ -53,14 +52,14 @@ struct Chain<'a> {
 }
 
 /// Launches a function together with the four steps after it. Returns `false` if these are not such a convolution of one row.
-pub(crate) fn conv_state(step: &mut Step<'_>, at: &DeviceStep<'_>) -> Result<bool, Fault> {
-    let Some(found) = matched(step, at) else { return Ok(false) };
-    let Some((args, generated)) = arguments(step, &found) else { return Ok(false) };
+pub(crate) fn conv_state(step: &mut Step<'_>, at: &DeviceStep<'_>) -> bool {
+    let Some(found) = matched(step, at) else { return false };
+    let Some((args, generated)) = arguments(step, &found) else { return false };
     let taps = step.shape(found.w).size(1).to_string();
     let tags = [("X", step.tag(found.x)), ("W", step.tag(found.w)), ("OUT", step.tag(found.out)), ("TAPS", &*taps)];
     let grid = Grid::new(args.channels.div_ceil(THREADS), THREADS);
-    step.run_variant(&CONV_STATE, Variant { defines: &tags, generated: &generated }, "conv_state", grid, &args)?;
-    Ok(true)
+    step.run_part(&CONV_STATE, Variant { defines: &tags, generated: &generated }, grid, &args);
+    true
 }
 
 fn matched<'a>(step: &Step<'a>, at: &DeviceStep<'a>) -> Option<Chain<'a>> {
@@ -138,5 +137,5 @@ fn arguments(step: &Step<'_>, found: &Chain<'_>) -> Option<(ConvStateArgs, Strin
         unused: 0,
         kept,
     };
-    Some((args, format!("namespace prologue {{\n{}}}\n{}", function_text(expr), then.text)))
+    Some((args, format!("{}{}", before(expr), then.text)))
 }

@@ -53,7 +53,7 @@ pub(crate) fn token_view(plan: &Plan, follow: &Follow<'_>) -> Option<ViewId> {
 }
 
 /// Launches what comes between a step and the next.
-pub(crate) fn follow(step: &Step<'_>, follow: &Follow<'_>, token: ViewId, next: &Next<'_>) -> Result<(), Fault> {
+pub(crate) fn follow(step: &mut Step<'_>, follow: &Follow<'_>, token: ViewId, next: &Next<'_>) -> Result<(), Fault> {
     let mut counted = [ViewArg::zeroed(); MOST_COUNTED];
     for (to, input) in counted.iter_mut().zip(follow.count_up) {
         *to = input_view(step, *input)?;

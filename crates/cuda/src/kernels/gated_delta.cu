@@ -6,6 +6,7 @@
 // Launch: 16 threads for a row of a state, each with the elements of one strand in registers, for all tokens; rows are shared out in
 // x. Compiled with the tags Q, K, V, G, BETA, STATE, STATE_OUT and OUT, and with DK, the length of a row.
 
+#include "block.cuh"
 #include "strands.cuh"
 #include "view.cuh"
 
@@ -32,18 +33,18 @@ __device__ __forceinline__ float dot(const float (&a)[HELD], const float (&b)[HE
     return combined_16(sum);
 }
 
-extern "C" __global__ void __launch_bounds__(128) gated_delta(const __grid_constant__ GatedDeltaArgs args) {
+__device__ __forceinline__ void gated_delta(const GatedDeltaArgs &args, const Block &block) {
     Lane &lane = lane_of(args.launch);
     if (is_halted(lane)) return;
     const i64 batches = args.v.size(lane, 0), tokens = args.v.size(lane, 1), heads = args.v.size(lane, 2), width = args.v.size(lane, 3);
     const i64 groups = args.k.size(lane, 2), heads_per_group = groups > 0 && heads >= groups ? heads / groups : 1;
-    const u32 strand = threadIdx.x % 16, per_block = blockDim.x / 16;
+    const u32 strand = threadIdx.x % 16, per_block = block.threads / 16;
     const i64 rows = batches * heads * width;
     const i64 q_stride = args.q.stride(lane, 3), k_stride = args.k.stride(lane, 3);
     const i64 q_token = args.q.stride(lane, 1), k_token = args.k.stride(lane, 1), v_token = args.v.stride(lane, 1);
     const i64 g_token = args.g.stride(lane, 1), beta_token = args.beta.stride(lane, 1), out_token = args.out.stride(lane, 1);
     // All threads of a warp go on together, because they exchange sums.
-    for (i64 first = (i64)blockIdx.x * per_block; first < rows; first += (i64)gridDim.x * per_block) {
+    for (i64 first = (i64)block.x * per_block; first < rows; first += (i64)block.across * per_block) {
         const i64 wanted = first + threadIdx.x / 16, row = wanted < rows ? wanted : rows - 1;
         const i64 head_index = View::divided(row, width), at = row - head_index * width;
         const i64 batch = View::divided(head_index, heads), head = head_index - batch * heads, group = View::divided(head, heads_per_group);

@@ -1,13 +1,12 @@
 //! The gated delta rule: `gated_delta.cu`.
 
-use crate::kernels::source;
-use crate::module::Source;
+use crate::kernels::together::{Part, part};
+use crate::module::Variant;
 use crate::step::{Launch, Step, ViewArg};
 use bytemuck::{Pod, Zeroable};
-use ptero_backend::Fault;
 use ptero_plan::prim::GatedDelta;
 
-pub(crate) const GATED_DELTA: Source = source!("gated_delta.cu");
+pub(crate) static GATED_DELTA: Part = part!("gated_delta", "GatedDeltaArgs");
 
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
@@ -29,7 +28,7 @@ const THREADS: u32 = 128;
 /// Threads of a row of a state.
 const STRANDS: usize = 16;
 
-pub(crate) fn gated_delta(step: &mut Step<'_>, rule: &GatedDelta) -> Result<(), Fault> {
+pub(crate) fn gated_delta(step: &mut Step<'_>, rule: &GatedDelta) {
     let state = step.shape(rule.state);
     let length = state.size(3);
     let args = GatedDeltaArgs {
@@ -56,5 +55,5 @@ pub(crate) fn gated_delta(step: &mut Step<'_>, rule: &GatedDelta) -> Result<(), 
     ];
     let rows = state.count() / length.max(1);
     let grid = step.grid(rows, THREADS as usize / STRANDS, THREADS);
-    step.run(&GATED_DELTA, &defines, "gated_delta", grid, &args)
+    step.run_part(&GATED_DELTA, Variant { defines: &defines, generated: "" }, grid, &args);
 }

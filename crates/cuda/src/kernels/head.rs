@@ -96,7 +96,7 @@ pub(crate) fn sample(step: &mut Step<'_>, views: &Sample) -> Result<(), Fault> {
 }
 
 /// A draw of no rows: it takes a key, if it would have used one.
-fn skip(step: &Step<'_>, views: &Sample) -> Result<(), Fault> {
+fn skip(step: &mut Step<'_>, views: &Sample) -> Result<(), Fault> {
     if views.seed.is_some() {
         return Ok(());
     }
@@ -223,7 +223,7 @@ fn tensors(step: &Step<'_>, views: &Sample, prepared: &PrepareArgs, results: &Re
 }
 
 /// Stores what was drawn.
-fn publish(step: &Step<'_>, views: &Sample, prepared: &PrepareArgs, results: &Results) -> Result<(), Fault> {
+fn publish(step: &mut Step<'_>, views: &Sample, prepared: &PrepareArgs, results: &Results) -> Result<(), Fault> {
     let more = views.log_probabilities.as_ref();
     let view = |id: Option<ViewId>| id.map_or_else(ViewArg::zeroed, |id| step.view(id));
     let args = PublishArgs {

@@ -97,7 +97,7 @@ fn apart(step: &Step<'_>, updates: ViewId, axes: &[Axis]) -> u32 {
 
 impl Step<'_> {
     /// Latches a fault if an element of a choice is not an index below `size`.
-    pub(crate) fn check_choices(&self, index: ViewId, size: usize) -> Result<(), Fault> {
+    pub(crate) fn check_choices(&mut self, index: ViewId, size: usize) -> Result<(), Fault> {
         let size = i64::try_from(size).unwrap_or(i64::MAX);
         let args = CheckArgs { launch: self.launch(), index: self.view(index), size };
         let grid = self.grid(self.shape(index).count(), THREADS as usize, THREADS);

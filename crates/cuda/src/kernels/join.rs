@@ -7,10 +7,10 @@ use crate::kernels::conv::conv_line;
 use crate::kernels::conv_state::conv_state;
 use crate::kernels::gated_delta::gated_delta;
 use crate::kernels::norm::norm;
-use crate::kernels::product::Factors;
+use crate::kernels::product::{Before, Factors};
 use crate::kernels::quant_row::quant_row;
 use crate::kernels::route::route;
-use crate::kernels::sum_rows::sum_rows;
+use crate::kernels::sum_rows::{Sum, sum_rows};
 use crate::program::FIRST_OWN;
 use crate::step::Step;
 use ptero_backend::{Conv, DeviceStep, Fault};
@@ -27,9 +27,9 @@ pub(crate) const MOST_JOINED: usize = 4;
 /// Launches a step together with steps after it, if they are one launch. Returns the number of those after it: 0 if nothing was launched.
 pub(crate) fn join(step: &mut Step<'_>, at: &DeviceStep<'_>) -> Result<usize, Fault> {
     if matches!(at.prim, Prim::Softmax { .. }) {
-        return Ok(if route(step, at)? { MOST_JOINED } else { 0 });
+        return Ok(if route(step, at) { MOST_JOINED } else { 0 });
     }
-    if matches!(at.prim, Prim::Map { .. }) && conv_state(step, at)? {
+    if matches!(at.prim, Prim::Map { .. }) && conv_state(step, at) {
         return Ok(MOST_JOINED);
     }
     let Some(following) = next(&step.program.plan, at, 1) else { return Ok(0) };
@@ -39,7 +39,7 @@ pub(crate) fn join(step: &mut Step<'_>, at: &DeviceStep<'_>) -> Result<usize, Fa
         (Prim::Norm { .. } | Prim::Map { .. }, Prim::QuantMatMul { x, w, transpose, lhs, rhs, epilogue, .. }) => {
             let factors = Factors::Quantized { x: *x, w, transpose: *transpose };
             (can_join(step, at.prim, (following, *x)) || can_join_row(step, at.prim, (following, *x)))
-                && quant_row(step, out, factors, (lhs, rhs), epilogue, Some(at.prim))?
+                && quant_row(step, out, factors, (lhs, rhs), epilogue, Before::Joined(at.prim))?
         }
         // A norm computes in f32, so its operand need not become f32 before.
         (Prim::Map { ins, expr, .. }, Prim::Norm { x, weight, bias, eps, kind, .. }) => match *ins.as_slice() {
@@ -51,12 +51,21 @@ pub(crate) fn join(step: &mut Step<'_>, at: &DeviceStep<'_>) -> Result<usize, Fa
         },
         // A sum of few rows that a function computes.
         (Prim::Map { ins, expr, .. }, Prim::Reduce { x, axes, fold: Fold::Sum, .. }) => {
-            can_join(step, at.prim, (following, *x)) && sum_rows(step, out, (*x, ins, expr), axes)?
+            let sum = Sum { x: *x, before: (ins, expr), axes, out, then: None };
+            if !can_join(step, at.prim, (following, *x)) {
+                return Ok(0);
+            }
+            if let Some(then) = follows_sum(step, at, out)
+                && sum_rows(step, &Sum { out: then.out, then: Some((then.ins, then.at, then.expr)), ..sum })
+            {
+                return Ok(2);
+            }
+            sum_rows(step, &sum)
         }
         // The rule computes in f32, and can store its result in another type at once.
         (Prim::GatedDelta(rule), Prim::Map { ins, expr, .. }) => match *ins.as_slice() {
             [wide] if matches!(cast(expr), Some([DType::F32, _])) && can_join(step, at.prim, (following, wide)) => {
-                gated_delta(step, &GatedDelta { out, ..GatedDelta::clone(rule) })?;
+                gated_delta(step, &GatedDelta { out, ..GatedDelta::clone(rule) });
                 true
             }
             _ => false,
@@ -70,6 +79,37 @@ pub(crate) fn join(step: &mut Step<'_>, at: &DeviceStep<'_>) -> Result<usize, Fa
         _ => false,
     };
     Ok(is_joined.into())
+}
+
+/// A function of a sum.
+struct OfSum<'a> {
+    out: ViewId,
+    ins: &'a [ViewId],
+    /// Which operand the sum is.
+    at: usize,
+    expr: &'a Expr,
+}
+
+/// The function after a sum, if nothing else reads the sum and both can be done early.
+fn follows_sum<'a>(step: &Step<'a>, at: &DeviceStep<'_>, sum: ViewId) -> Option<OfSum<'a>> {
+    let following = next(&step.program.plan, at, 2)?;
+    let Prim::Map { out, ins, expr } = following else { return None };
+    let (result, all) = (step.shape(sum), step.shape(*out));
+    let is_sum = |view: &ViewId| {
+        let read = step.shape(*view);
+        let is_same = (read.buf, read.dtype, read.offset) == (result.buf, result.dtype, result.offset);
+        is_same && read.is_contiguous() && result.is_contiguous() && read.count() == result.count()
+    };
+    // A thread reads the operands of an element before it stores it, but not those of others.
+    let is_apart =
+        |view: &ViewId| step.shape(*view) == all || are_apart(memory_of(step, step.shape(*view)), memory_of(step, all));
+    let operand = ins.iter().position(is_sum)?;
+    let fits = is_alone(step, sum, 2)
+        && is_known(step, following)
+        && is_early(step, at.prim, *out)
+        && ins.iter().all(is_apart)
+        && all.shape.last() == result.shape.last();
+    fits.then_some(OfSum { out: *out, ins, at: operand, expr })
 }
 
 /// A primitive further on in the block.
@@ -134,7 +174,7 @@ pub(crate) fn is_early(step: &Step<'_>, prim: &Prim, out: ViewId) -> bool {
 }
 
 /// The addresses of the buffer of a view; `None` if it has none.
-fn memory_of(step: &Step<'_>, view: &BoundView) -> Option<Range<u64>> {
+pub(crate) fn memory_of(step: &Step<'_>, view: &BoundView) -> Option<Range<u64>> {
     let start = step.memory.address_of(step.program, &BoundView { offset: 0, ..view.clone() }).ok()?;
     Some(start..start + step.bound.length(view.buf) as u64)
 }

@@ -1,7 +1,7 @@
 //! Elementwise functions: `map.cu`, with a function generated for each expression.
 
-use crate::kernels::source;
-use crate::module::{Source, Variant};
+use crate::kernels::together::{Part, part};
+use crate::module::Variant;
 use crate::program::MOST_AXES;
 use crate::step::{Launch, Number, Step, ViewArg, tag};
 use bytemuck::{Pod, Zeroable};
@@ -13,9 +13,9 @@ use ptero_tensor::DType;
 use smallvec::SmallVec;
 use std::fmt::Write;
 
-pub(crate) const MAP: Source = source!("map.cu");
+pub(crate) static MAP: Part = part!("map", "MapArgs");
 
-/// The most inputs of a function: `MOST_INPUTS` in map.cu.
+/// The most inputs of a function: `MOST_INPUTS` in map.cuh.
 const MOST_INPUTS: usize = 18;
 /// The most integers of the host in a function: as many as it has steps.
 const MOST_NUMBERS: usize = 64;
@@ -39,7 +39,7 @@ struct MapArgs {
     numbers: [Number; MOST_NUMBERS],
 }
 
-const _: () = assert!(size_of::<MapArgs>() == 2264, "the layout of `MapArgs` in map.cu");
+const _: () = assert!(size_of::<MapArgs>() == 2264, "the layout of `MapArgs` in map.cuh");
 
 impl From<ViewArg> for Operand {
     fn from(view: ViewArg) -> Self {
@@ -65,9 +65,10 @@ pub(crate) fn launch(step: &mut Step<'_>, out: ViewArg, ins: &[ViewArg], expr: &
     args.ins.iter_mut().zip(ins).for_each(|(to, from)| *to = Operand::from(*from));
     args.numbers.iter_mut().zip(expr.numbers()).for_each(|(to, number)| *to = step.number(number));
     let items = step.count(&out);
-    let text = function_source(expr, ins.len());
-    let variant = Variant { defines: &[], generated: &text };
-    step.run_variant(&MAP, variant, "map", step.grid(items, THREADS as usize, THREADS), &args)
+    let (text, inputs) = (format!("using Point = MapPoint;\n{}", function_text(expr)), ins.len().to_string());
+    let variant = Variant { defines: &[("INPUTS", &inputs), ("OUT", result_tag(expr))], generated: &text };
+    step.run_part(&MAP, variant, step.grid(items, THREADS as usize, THREADS), &args);
+    Ok(())
 }
 
 /// The views as the kernel gets them. Axes that are adjacent in the memory of all of them are merged, if no number of theirs
@@ -111,11 +112,6 @@ fn merge_axes(views: &mut [BoundView]) {
             view.strides.remove(axis);
         }
     }
-}
-
-/// The text of `generated.cuh`.
-fn function_source(expr: &Expr, inputs: usize) -> String {
-    format!("#define INPUTS {inputs}\n#define OUT {}\n{}", result_tag(expr), function_text(expr))
 }
 
 /// The tag of the type of a function's result.

@@ -2,8 +2,7 @@
 //   Rms:   spread = sum(x x) / count, center = 0;   Layer: center = sum(x) / count, spread = sum((x - center)^2) / count
 //   out = (x - center) * (1 / sqrt(spread + eps)) * weight + bias, sums in 64 strands
 //
-// Launch of `normalize_rows`, for rows of contiguous elements at regular distances: a block for each row, which it holds in shared memory.
-// Launch of `normalize`, for any views: short rows have a warp each (`WIDE` is 0), long ones a block each, which holds the row in shared
+// Launch, for any views: short rows have a warp each (`WIDE` is 0), long ones a block each, which holds the row in shared
 // memory if it fits (`staged`). Rows are shared out in x.
 // Compiled with the tags X, WEIGHT, BIAS and OUT, and HAS_WEIGHT and HAS_BIAS.
 
@@ -79,42 +78,4 @@ extern "C" __global__ void normalize(const __grid_constant__ NormArgs args) {
         for (i64 at = lane; at < size; at += 32) out[at * out_stride] = finished(get(at), found, at);
     }
 #endif
-}
-
-struct NormRowsArgs {
-    Launch launch;
-    const X::Element *x;
-    OUT::Element *out;
-    const WEIGHT::Element *weight;
-    const BIAS::Element *bias;
-    // From row to row, in elements.
-    i64 x_row, out_row;
-    u32 size;
-    u32 is_layer;
-    float eps;
-    u32 unused;
-};
-static_assert(sizeof(NormRowsArgs) == 80, "as in norm.rs");
-
-extern "C" __global__ void normalize_rows(const __grid_constant__ NormRowsArgs args) {
-    extern __shared__ float row[];
-    if (is_halted(lane_of(args.launch))) return;
-    const X::Element *x = args.x + blockIdx.x * args.x_row;
-    OUT::Element *out = args.out + blockIdx.x * args.out_row;
-#pragma unroll 8
-    for (u32 at = threadIdx.x; at < args.size; at += blockDim.x) row[at] = X::to_float(x[at]);
-    __syncthreads();
-    // Every warp computes the same, which is faster than to wait for one.
-    const float2 found = center_and_factor(args.size, threadIdx.x % 32, args.is_layer, args.eps, [&](i64 at) { return row[at]; });
-#pragma unroll 4
-    for (u32 at = threadIdx.x; at < args.size; at += blockDim.x) {
-        float y = (row[at] - found.x) * found.y;
-#if HAS_WEIGHT
-        y = y * WEIGHT::to_float(args.weight[at]);
-#endif
-#if HAS_BIAS
-        y = y + BIAS::to_float(args.bias[at]);
-#endif
-        out[at] = OUT::from_float(y);
-    }
 }

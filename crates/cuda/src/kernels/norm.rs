@@ -1,15 +1,17 @@
-//! Norms along the last axis: `norm.cu`.
+//! Norms along the last axis: `norm.cu`, and of rows at regular distances `normalize_rows.cu`.
 
 use crate::kernels::rows::{contiguous, contiguous_if_any};
+use crate::kernels::together::{Part, part};
 use crate::kernels::{flag, source};
 use crate::launch::Grid;
-use crate::module::Source;
+use crate::module::{Source, Variant};
 use crate::step::{Launch, Step, ViewArg};
 use bytemuck::{Pod, Zeroable};
 use ptero_backend::Fault;
 use ptero_plan::prim::{Normalize, ViewId};
 
 pub(crate) const NORM: Source = source!("norm.cu");
+pub(crate) static NORMALIZE_ROWS: Part = part!("normalize_rows", "NormRowsArgs");
 
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
@@ -43,7 +45,7 @@ struct NormRowsArgs {
     unused: u32,
 }
 
-const _: () = assert!(size_of::<NormRowsArgs>() == 80, "the layout of `NormRowsArgs` in norm.cu");
+const _: () = assert!(size_of::<NormRowsArgs>() == 80, "the layout of `NormRowsArgs` in normalize_rows.cu");
 
 const THREADS: u32 = 256;
 /// Rows above this many elements have a block each.
@@ -71,14 +73,16 @@ pub(crate) fn norm(
         ("OUT", step.tag(out)),
         ("HAS_WEIGHT", flag(weight.is_some())),
         ("HAS_BIAS", flag(bias.is_some())),
-        ("WIDE", flag(is_wide)),
     ];
     let count = |count: usize| u32::try_from(count).ok();
     if let (Some(args), Some(blocks), true) = (rows_arguments(step, (out, x), (weight, bias)), count(rows), staged) {
         let args = NormRowsArgs { eps, is_layer: (kind == Normalize::Layer).into(), ..args };
         let threads = args.size.div_ceil(4).next_multiple_of(32).clamp(32, THREADS);
         let grid = Grid { shared_bytes: args.size * 4, ..Grid::new(blocks.max(1), threads) };
-        return if rows == 0 { Ok(()) } else { step.run(&NORM, &defines, "normalize_rows", grid, &args) };
+        if rows > 0 {
+            step.run_part(&NORMALIZE_ROWS, Variant { defines: &defines, generated: "" }, grid, &args);
+        }
+        return Ok(());
     }
     let optional = |step: &Step<'_>, view: Option<ViewId>| view.map_or_else(ViewArg::zeroed, |view| step.view(view));
     let args = NormArgs {
@@ -94,6 +98,7 @@ pub(crate) fn norm(
     };
     let grid = if is_wide { step.grid(rows, 1, THREADS) } else { step.grid(rows, THREADS as usize / 32, THREADS) };
     let shared_bytes = if is_wide && staged { u32::try_from(size * 4).unwrap_or(0) } else { 0 };
+    let defines: Vec<_> = defines.into_iter().chain([("WIDE", flag(is_wide))]).collect();
     step.run(&NORM, &defines, "normalize", Grid { shared_bytes, ..grid }, &args)
 }
 

@@ -1,4 +1,4 @@
-// Matrices, rows or elements at regular distances, at an address that the host knows.
+// Matrices, rows or elements at regular distances, at an address that the host knows; and what functions see of them.
 
 #pragma once
 
@@ -17,3 +17,23 @@ static_assert(sizeof(Stacked) == 32, "as in rows.rs");
 
 // The most operands of a function that a kernel computes before or after its own work.
 #define MOST_OPERANDS 6
+
+// The operands of a function before a kernel's own work, and the element of its result.
+struct ProloguePoint {
+    const Stacked *operands;
+    u32 matrix, row, column;
+
+    template <typename T> __device__ __forceinline__ typename T::Element element(u32 input) const { return operands[input].get<T>(matrix, row, column); }
+};
+
+// A result and its element. It is operand AT of the function after a kernel's own work; `others` are the rest.
+template <u32 AT> struct EpiloguePointAt {
+    const Stacked *others;
+    u32 matrix, row, column;
+    float result;
+
+    template <typename T> __device__ __forceinline__ typename T::Element element(u32 input) const {
+        return input == AT ? T::from_float(result) : others[input < AT ? input : input - 1].get<T>(matrix, row, column);
+    }
+};
+typedef EpiloguePointAt<0> EpiloguePoint;

@@ -10,7 +10,7 @@ use crate::kernels::rows::Then;
 use crate::step::{Step, ViewArg};
 use ptero_backend::{Fault, NumberFault};
 pub(crate) use ptero_plan::prim::Epilogue;
-use ptero_plan::prim::{Choice, Quantized, ViewId};
+use ptero_plan::prim::{Choice, Prim, Quantized, ViewId};
 use ptero_tensor::DType;
 
 /// Where a product goes.
@@ -32,6 +32,25 @@ pub(crate) enum Factors<'a> {
     Quantized { x: ViewId, w: &'a Quantized, transpose: bool },
 }
 
+/// What a product computes before it multiplies.
+#[derive(Clone, Copy)]
+pub(crate) enum Before<'a> {
+    Nothing,
+    /// The step before it.
+    Joined(&'a Prim),
+    /// A step that waits with it, whose result others need too.
+    Again(&'a Prim),
+}
+
+impl<'a> Before<'a> {
+    pub(crate) fn prim(self) -> Option<&'a Prim> {
+        match self {
+            Self::Nothing => None,
+            Self::Joined(prim) | Self::Again(prim) => Some(prim),
+        }
+    }
+}
+
 pub(crate) fn product(
     step: &mut Step<'_>,
     out: ViewId,
@@ -39,7 +58,20 @@ pub(crate) fn product(
     choices: (&Choice, &Choice),
     epilogue: &Epilogue,
 ) -> Result<(), Fault> {
-    if quant_row(step, out, factors, choices, epilogue, None)? || matmul_row(step, out, factors, choices, epilogue)? {
+    let x = match factors {
+        Factors::Plain(a, _) => a,
+        Factors::Quantized { x, .. } => x,
+    };
+    if let Some(norm) = step.waiting_norm(x)
+        && (quant_row(step, out, factors, choices, epilogue, Before::Again(norm))?
+            || matmul_row(step, out, factors, choices, epilogue, Some(norm)))
+    {
+        step.recomputed = Some(norm);
+        return Ok(());
+    }
+    if quant_row(step, out, factors, choices, epilogue, Before::Nothing)?
+        || matmul_row(step, out, factors, choices, epilogue, None)
+    {
         return Ok(());
     }
     let shape = step.shape(out).shape.clone();

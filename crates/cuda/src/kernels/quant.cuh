@@ -7,7 +7,9 @@
 // GROUPS groups of STEP codes. Words of four bits hold their codes INTERLEAVED: of eight codes, first those at even indices, then the
 // others; the activations that they are multiplied with lie in the same order.
 
-#pragma once
+// Not `#pragma once`: a launch that does several steps includes this for each of them.
+#ifndef QUANT_CUH
+#define QUANT_CUH
 
 #include "view.cuh"
 
@@ -181,3 +183,4 @@ __device__ __forceinline__ float weight_at(const WeightMatrix &matrix, i64 row, 
 #endif
 #endif
 }
+#endif

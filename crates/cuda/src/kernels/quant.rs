@@ -113,7 +113,13 @@ pub(crate) fn dequantize(step: &mut Step<'_>, out: ViewId, w: &Quantized) -> Res
 }
 
 /// Decodes weights to a tensor that need not belong to the plan.
-pub(crate) fn decode(step: &Step<'_>, out: ViewArg, dtype: DType, count: usize, w: &Quantized) -> Result<(), Fault> {
+pub(crate) fn decode(
+    step: &mut Step<'_>,
+    out: ViewArg,
+    dtype: DType,
+    count: usize,
+    w: &Quantized,
+) -> Result<(), Fault> {
     let mut defines = defines(step, w)?;
     defines.push(("OUT", tag(dtype)));
     let args = DequantizeArgs { launch: step.launch(), out, weights: QuantizedViews::new(step, w) };

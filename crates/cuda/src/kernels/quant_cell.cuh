@@ -1,6 +1,8 @@
 // Cells of quantized weights as bytes, and their exact products with activations (`docs/ARITHMETIC.md`, "QuantMatMul").
 
-#pragma once
+// Not `#pragma once`: a launch that does several steps includes this for each of them.
+#ifndef QUANT_CELL_CUH
+#define QUANT_CELL_CUH
 
 #include "quant.cuh"
 
@@ -246,3 +248,4 @@ __device__ __forceinline__ float cell_sum(const Cell &cell, const CellActivation
     }
     return sum;
 }
+#endif

@@ -130,7 +130,7 @@ __device__ __forceinline__ Rows find_rows(const QuantManyArgs &many, const Lane 
 }
 
 __device__ __forceinline__ void store_result(const QuantManyArgs &many, const Shared &shared, OUT::Element *out, u32 result, i64 column, i64 out_column, float product) {
-    const epilogue::Point point = {many.others, shared.matrices[result], shared.rows[result], (u32)column, product};
+    const EpiloguePoint point = {many.others, shared.matrices[result], shared.rows[result], (u32)column, product};
     out[shared.targets[result] + column * out_column] = epilogue::stored(point);
 }
 

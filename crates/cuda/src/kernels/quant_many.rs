@@ -32,7 +32,7 @@ const THREADS: u32 = 128;
 
 /// Multiplies many rows, of one matrix or several.
 pub(crate) fn many(
-    step: &Step<'_>,
+    step: &mut Step<'_>,
     out: &Product,
     defines: Defines,
     whole_rows: usize,
@@ -78,7 +78,7 @@ impl Tile {
 }
 
 fn launch(
-    step: &Step<'_>,
+    step: &mut Step<'_>,
     out: &Product,
     (mut defines, tile, tiles): (Defines, Tile, usize),
     (by_choice, args): (Option<ByChoice>, &QuantMatMulArgs),

@@ -10,16 +10,13 @@
 // loaded before the block waits for the launch before it: no step writes weights, or the product is another kernel's.
 // Compiled with what `quant.cuh` needs (VECTOR is 1), the tags X (what is loaded), ROW (what is multiplied, after the prologue), WEIGHT and
 // BIAS_ROW (of a norm), INDEX (of chosen matrices) and OUT, and PROLOGUE, HAS_WEIGHT, HAS_BIAS_ROW, HAS_EPILOGUE, CHOSEN, SINGLE, WARPS,
-// SPLIT and DEPTH: the number of chunks whose loads are under way together. `generated.cuh` has the functions.
+// SPLIT and DEPTH: the number of chunks whose loads are under way together. Functions come before this file.
 
+#include "block.cuh"
 #include "fused.cuh"
-#include "norm_row.cuh"
+#include "normed.cuh"
 #include "quant_cell.cuh"
 #include "whole_numbers.cuh"
-
-#define PLAIN_ROW 0
-#define NORM_ROW 1
-#define MAP_ROW 2
 
 struct QuantRowArgs {
     Launch launch;
@@ -95,14 +92,7 @@ __device__ __forceinline__ void prepare_row(const QuantRowArgs &args, const RowM
 #if PROLOGUE == PLAIN_ROW
         return X::to_float(args.row[0].get<X>(matrix, 0, at));
 #elif PROLOGUE == NORM_ROW
-        float y = (memory.sums[at] - found.x) * found.y;
-#if HAS_WEIGHT
-        y = y * WEIGHT::to_float(args.row[1].get<WEIGHT>(matrix, 0, at));
-#endif
-#if HAS_BIAS_ROW
-        y = y + BIAS_ROW::to_float(args.row[2].get<BIAS_ROW>(matrix, 0, at));
-#endif
-        return ROW::to_float(ROW::from_float(y));
+        return normed(args.row, matrix, at, memory.sums[at], found);
 #else
         return ROW::to_float(prologue::function({args.row, matrix, 0, at}));
 #endif
@@ -157,15 +147,15 @@ __device__ __forceinline__ void load_chunks(RawCell (&raw)[DEPTH], const WeightM
 // Rows of weights of a block.
 #define BLOCK_ROWS (8 * WARPS / SPLIT)
 
-extern "C" __global__ void __launch_bounds__(32 * WARPS) quant_row(const __grid_constant__ QuantRowArgs args) {
+__device__ __forceinline__ void quant_row(const QuantRowArgs &args, const Block &block) {
     extern __shared__ uint4 shared[];
     const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, part = lane % 4, first_chunk = warp % SPLIT;
-    const u32 cells = (args.length + 63) / 64, chunks = (cells + 3) / 4, matrix = blockIdx.y;
+    const u32 cells = (args.length + 63) / 64, chunks = (cells + 3) / 4, matrix = block.y;
     const u32 row_of_block = warp / SPLIT * 8 + lane / 4;
     const auto row_at = [&](u32 base) { return min(base + row_of_block, args.columns - 1); };
     const RowMemory memory(shared, cells);
     RawCell raw[DEPTH];
-    u32 base = blockIdx.x * BLOCK_ROWS;
+    u32 base = block.x * BLOCK_ROWS;
 #if CHOSEN
     Lane &owner = lane_of(args.launch);
     if (is_halted(owner)) return;
@@ -183,7 +173,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) quant_row(const __grid_
     if (is_halted(owner)) return;
 #endif
     prepare_row(args, memory, matrix, warp, lane);
-    for (; base < args.columns; base += gridDim.x * BLOCK_ROWS) {
+    for (; base < args.columns; base += block.across * BLOCK_ROWS) {
         const u32 row = row_at(base);
         float total[ROWS] = {};
         for (u32 first = first_chunk; first < chunks; first += DEPTH * SPLIT) {
@@ -212,7 +202,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) quant_row(const __grid_
             const u32 next = first + DEPTH * SPLIT;
             if (next < chunks) load_chunks(raw, weights, row, next, part, cells);
         }
-        const u32 next_base = base + gridDim.x * BLOCK_ROWS;
+        const u32 next_base = base + block.across * BLOCK_ROWS;
         if (next_base < args.columns) load_chunks(raw, weights, row_at(next_base), first_chunk, part, cells);
 #if SPLIT > 1
         __syncthreads();

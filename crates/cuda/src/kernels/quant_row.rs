@@ -1,22 +1,23 @@
 //! Products of one row of activations with quantized weights, with prologue and epilogue: `quant_row.cu`.
 
-use crate::kernels::map::function_text;
+use crate::kernels::flag;
 use crate::kernels::matmul::stack;
-use crate::kernels::product::{Epilogue, Factors};
+use crate::kernels::product::{Before, Epilogue, Factors};
+use crate::kernels::prologue::Prologue;
 use crate::kernels::quant::{Defines, defines, row_length};
 use crate::kernels::quant_matmul::{are_sorted, whole_group};
-use crate::kernels::rows::{MOST_OPERANDS, Stacked, Then, contiguous, contiguous_if_any, is_plain, stacked};
-use crate::kernels::{flag, source};
+use crate::kernels::rows::{MOST_OPERANDS, Stacked, Then, contiguous, contiguous_if_any, stacked};
+use crate::kernels::together::{Part, part};
 use crate::launch::Grid;
-use crate::module::{Source, Variant};
+use crate::module::Variant;
 use crate::step::{Launch, Step};
 use bytemuck::{Pod, Zeroable};
 use ptero_backend::Fault;
 use ptero_plan::plan::BufferKind;
-use ptero_plan::prim::{Choice, Normalize, Prim, QuantFormat, Quantized, ViewId};
+use ptero_plan::prim::{Choice, Prim, QuantFormat, Quantized, ViewId};
 use ptero_tensor::DType;
 
-pub(crate) const QUANT_ROW: Source = source!("quant_row.cu");
+pub(crate) static QUANT_ROW: Part = part!("quant_row", "QuantRowArgs");
 
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
@@ -64,7 +65,7 @@ pub(crate) fn quant_row(
     factors: Factors<'_>,
     (lhs, rhs): (&Choice, &Choice),
     epilogue: &Epilogue,
-    before: Option<&Prim>,
+    before: Before<'_>,
 ) -> Result<bool, Fault> {
     let Factors::Quantized { x, w, transpose: true } = factors else { return Ok(false) };
     let defines = defines(step, w)?;
@@ -74,7 +75,7 @@ pub(crate) fn quant_row(
     let prepared = if lhs.is_none() && is_readable { row.prepared(step, defines) } else { None };
     let Some(Prepared { args, defines, generated, grid }) = prepared else { return Ok(false) };
     let variant = Variant { defines: &defines, generated: &generated };
-    step.run_variant(&QUANT_ROW, variant, "quant_row", grid, &args)?;
+    step.run_part(&QUANT_ROW, variant, grid, &args);
     Ok(true)
 }
 
@@ -93,7 +94,7 @@ struct Row<'a> {
     out: ViewId,
     rhs: &'a Choice,
     epilogue: &'a Epilogue,
-    before: Option<&'a Prim>,
+    before: Before<'a>,
 }
 
 /// What is launched.
@@ -102,54 +103,6 @@ struct Prepared {
     defines: Defines,
     generated: String,
     grid: Grid,
-}
-
-/// What the row is computed from.
-struct Prologue {
-    /// The value of `PROLOGUE`.
-    kind: &'static str,
-    operands: [Stacked; MOST_OPERANDS],
-    /// The row, and the weight and bias of its norm.
-    row: [Option<ViewId>; 3],
-    eps: f32,
-    is_layer: bool,
-    /// The function, `prologue::function`.
-    text: String,
-}
-
-impl Prologue {
-    /// `None` if the kernel cannot compute the row.
-    fn of(step: &Step<'_>, x: ViewId, before: Option<&Prim>) -> Option<Self> {
-        let mut operands = [Stacked::default(); MOST_OPERANDS];
-        let (kind, row) = ("PLAIN_ROW", [Some(x), None, None]);
-        Some(match before {
-            None => {
-                operands[0] = stacked(step, x, 2)?;
-                Self { kind, operands, row, eps: 0.0, is_layer: false, text: String::new() }
-            }
-            Some(Prim::Norm { x, weight, bias, eps, kind, .. }) => {
-                operands[0] = stacked(step, *x, 2)?;
-                (operands[1], operands[2]) = (contiguous_if_any(step, *weight, 1)?, contiguous_if_any(step, *bias, 1)?);
-                let (row, is_layer) = ([Some(*x), *weight, *bias], *kind == Normalize::Layer);
-                Self { kind: "NORM_ROW", operands, row, eps: *eps, is_layer, text: String::new() }
-            }
-            Some(Prim::Map { out, ins, expr }) if is_plain(expr) && ins.len() <= MOST_OPERANDS => {
-                let are_rows = step.shape(*out) == step.shape(x);
-                for (to, view) in operands.iter_mut().zip(ins) {
-                    *to = if are_rows { stacked(step, *view, 2)? } else { as_row(step, *view)? };
-                }
-                let text = format!("namespace prologue {{\n{}}}\n", function_text(expr));
-                Self { kind: "MAP_ROW", operands, row, eps: 0.0, is_layer: false, text }
-            }
-            Some(_) => return None,
-        })
-    }
-}
-
-/// All elements of a view as one row; `None` if they are not at regular distances.
-fn as_row(step: &Step<'_>, view: ViewId) -> Option<Stacked> {
-    let Stacked { address, matrix: column, .. } = stacked(step, view, 0)?;
-    Some(Stacked { address, matrix: 0, row: 0, column })
 }
 
 impl Row<'_> {
@@ -164,7 +117,7 @@ impl Row<'_> {
         if is_empty || are_sorted || matrices > 65_535 || length % 2 == 1 || length != row_length(step, self.w) {
             return None;
         }
-        let prologue = Prologue::of(step, self.x, self.before)?;
+        let prologue = Prologue::of(step, self.x, self.before.prim())?;
         let mut generated = prologue.text.clone();
         let mut args = self.arguments(step, (length, columns), &prologue)?;
         if let Some(fused) = self.epilogue {
@@ -174,17 +127,14 @@ impl Row<'_> {
         }
         let is_single = !matches!(step.dtype(self.x), DType::F16 | DType::Bf16);
         let shares = Shares::new(step, self, length, (columns, matrices));
-        let tag = |view: Option<ViewId>| view.map_or("F32", |view| step.tag(view));
-        let [x, weight, bias] = prologue.row;
-        defines.extend([("PROLOGUE", prologue.kind), ("X", tag(x)), ("WEIGHT", tag(weight)), ("BIAS_ROW", tag(bias))]);
-        defines.extend([("HAS_WEIGHT", flag(weight.is_some())), ("HAS_BIAS_ROW", flag(bias.is_some()))]);
+        defines.extend(prologue.defines(step));
         defines.extend([("ROW", step.tag(self.x)), ("OUT", step.tag(self.out))]);
         defines
             .extend([("INDEX", self.rhs.map_or("U32", |view| step.tag(view))), ("CHOSEN", flag(self.rhs.is_some()))]);
         defines.extend([("HAS_EPILOGUE", flag(self.epilogue.is_some())), ("SINGLE", flag(is_single)), ("WARPS", "8")]);
         defines.extend([("SPLIT", shares.split.1), ("DEPTH", shares.depth)]);
         let rows = if is_single { 2 } else { 1 };
-        let staged = if matches!(self.before, Some(Prim::Norm { .. })) { length } else { 0 };
+        let staged = if matches!(self.before.prim(), Some(Prim::Norm { .. })) { length } else { 0 };
         let grid = shares.grid(self.w, (rows, length, staged), (columns, matrices))?;
         Some(Prepared { args, defines, generated, grid })
     }
@@ -205,7 +155,7 @@ impl Row<'_> {
             return None;
         }
         Some(QuantRowArgs {
-            launch: if self.before.is_some() { step.launch().of_next_step() } else { step.launch() },
+            launch: if matches!(self.before, Before::Joined(_)) { step.launch().of_next_step() } else { step.launch() },
             codes: codes.address,
             scales: scales.address,
             biases: biases.address,

@@ -1,9 +1,10 @@
-//! Rotary embeddings: `rope.cu`.
+//! Rotary embeddings: `rope.cu`, and of one token `rope_row.cu`.
 
 use crate::kernels::rows::{contiguous, moving};
+use crate::kernels::together::{Part, part};
 use crate::kernels::{flag, source};
 use crate::launch::Grid;
-use crate::module::Source;
+use crate::module::{Source, Variant};
 use crate::step::{AnglesKey, Launch, Number, Step, ViewArg};
 use bytemuck::{Pod, Zeroable};
 use ptero_backend::Fault;
@@ -11,6 +12,7 @@ use ptero_plan::plan::BufferKind;
 use ptero_plan::prim::{Angles, Position, ViewId};
 
 pub(crate) const ROPE: Source = source!("rope.cu");
+pub(crate) static ROPE_ROW: Part = part!("rope_row", "RopeRowArgs");
 
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
@@ -61,7 +63,7 @@ struct RopeRowArgs {
     unused: u32,
 }
 
-const _: () = assert!(size_of::<RopeRowArgs>() == 80, "the layout of `RopeRowArgs` in rope.cu");
+const _: () = assert!(size_of::<RopeRowArgs>() == 80, "the layout of `RopeRowArgs` in rope_row.cu");
 
 const THREADS: u32 = 128;
 
@@ -179,7 +181,8 @@ fn rope_row(step: &mut Step<'_>, out: ViewId, x: ViewId, rope: &Rope<'_>) -> Res
         unused: 0,
     };
     let threads = (size - dims / 2).next_multiple_of(32).clamp(32, THREADS);
-    step.run(&ROPE, &defines, "rope_row", Grid::new(rows, threads), &args)?;
+    let variant = Variant { defines: &[("X", step.tag(x)), ("OUT", step.tag(out))], generated: "" };
+    step.run_part(&ROPE_ROW, variant, Grid::new(rows, threads), &args);
     Ok(true)
 }
 

@@ -3,6 +3,7 @@
 //
 // Launch: a block for each row, with a thread for each element. Compiled with the tags X and INDEX; probabilities are f32.
 
+#include "block.cuh"
 #include "strands.cuh"
 #include "view.cuh"
 
@@ -20,13 +21,13 @@ struct RouteArgs {
 };
 static_assert(sizeof(RouteArgs) == 72, "as in route.rs");
 
-extern "C" __global__ void __launch_bounds__(MOST_SHORT) route(const __grid_constant__ RouteArgs args) {
+__device__ __forceinline__ void route(const RouteArgs &args, const Block &block) {
     __shared__ __align__(16) float row[MOST_SHORT];
     __shared__ __align__(16) u32 keys[MOST_SHORT];
     __shared__ float kept[MOST_SHORT];
     if (is_halted(lane_of(args.launch))) return;
     const u32 at = threadIdx.x, lane = at % 32, first_chosen = args.size - args.chosen;
-    if (at < args.size) row[at] = X::to_float(args.x[blockIdx.x * args.x_row + at]);
+    if (at < args.size) row[at] = X::to_float(args.x[block.x * args.x_row + at]);
     __syncthreads();
     // Every warp computes the same, which is faster than to wait for one.
     const float largest = strand_max(args.size, lane, [&](i64 i) { return row[i]; });
@@ -43,10 +44,10 @@ extern "C" __global__ void __launch_bounds__(MOST_SHORT) route(const __grid_cons
 #pragma unroll 16
     for (u32 other = 0; other < args.size; ++other) before += keys[other] < key || (keys[other] == key && other < at);
     if (at < args.size) {
-        args.order[blockIdx.x * args.order_row + before] = (INDEX::Element)at;
+        args.order[block.x * args.order_row + before] = (INDEX::Element)at;
         if (before >= first_chosen) kept[before - first_chosen] = probability;
     }
     __syncthreads();
     const float sum = strand_sum(args.chosen, lane, [&](i64 i) { return kept[i]; });
-    if (at < args.chosen) args.weights[blockIdx.x * args.weights_row + at] = kept[at] / sum;
+    if (at < args.chosen) args.weights[block.x * args.weights_row + at] = kept[at] / sum;
 }

@@ -2,18 +2,18 @@
 
 use crate::kernels::join::{MOST_JOINED, is_alone, is_early, is_known, next};
 use crate::kernels::rows::contiguous;
-use crate::kernels::source;
+use crate::kernels::together::{Part, part};
 use crate::launch::Grid;
-use crate::module::Source;
+use crate::module::Variant;
 use crate::step::{Launch, Step};
 use bytemuck::{Pod, Zeroable};
-use ptero_backend::{DeviceStep, Fault};
+use ptero_backend::DeviceStep;
 use ptero_plan::bound::BoundView;
 use ptero_plan::expr::{Binary, Expr, Scalar};
 use ptero_plan::prim::{Axis, Fold, Prim, ViewId};
 use ptero_tensor::DType;
 
-pub(crate) const ROUTE: Source = source!("route.cu");
+pub(crate) static ROUTE: Part = part!("route", "RouteArgs");
 
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
@@ -42,12 +42,12 @@ struct Route {
 }
 
 /// Launches a softmax together with the four steps after it. Returns `false` if these do not choose experts.
-pub(crate) fn route(step: &mut Step<'_>, at: &DeviceStep<'_>) -> Result<bool, Fault> {
-    let Some(found) = matched(step, at) else { return Ok(false) };
-    let Some((args, grid)) = arguments(step, &found) else { return Ok(false) };
+pub(crate) fn route(step: &mut Step<'_>, at: &DeviceStep<'_>) -> bool {
+    let Some(found) = matched(step, at) else { return false };
+    let Some((args, grid)) = arguments(step, &found) else { return false };
     let defines = [("X", step.tag(found.x)), ("INDEX", step.tag(found.order))];
-    step.run(&ROUTE, &defines, "route", grid, &args)?;
-    Ok(true)
+    step.run_part(&ROUTE, Variant { defines: &defines, generated: "" }, grid, &args);
+    true
 }
 
 fn arguments(step: &Step<'_>, found: &Route) -> Option<(RouteArgs, Grid)> {

@@ -74,24 +74,40 @@ pub(crate) const MOST_OPERANDS: usize = 6;
 
 /// What a kernel does with its results before it stores them.
 pub(crate) struct Then {
-    /// Of the function, from its second operand on; the first is the result.
+    /// Of the function, but for the result.
     pub(crate) operands: [Stacked; MOST_OPERANDS],
     /// The function, `epilogue::function`.
     pub(crate) text: String,
 }
 
 impl Then {
-    /// `None` if the function or its operands are of another form.
+    /// A function whose first operand is the result. `None` if it or its operands are of another form.
     pub(crate) fn of(step: &Step<'_>, others: &[ViewId], expr: &Expr) -> Option<Self> {
+        Self::after(step, (others.iter(), 2), (0, expr))
+    }
+
+    /// A function whose operand `at` is the result; the others are stacked with `inner` axes.
+    pub(crate) fn after<'v>(
+        step: &Step<'_>,
+        (others, inner): (impl ExactSizeIterator<Item = &'v ViewId>, usize),
+        (at, expr): (usize, &Expr),
+    ) -> Option<Self> {
         if others.len() > MOST_OPERANDS || !is_plain(expr) {
             return None;
         }
         let mut operands = [Stacked::default(); MOST_OPERANDS];
         for (to, view) in operands.iter_mut().zip(others) {
-            *to = stacked(step, *view, 2)?;
+            *to = stacked(step, *view, inner)?;
         }
-        Some(Self { operands, text: format!("namespace epilogue {{\n{}}}\n", function_text(expr)) })
+        let function = function_text(expr);
+        let text = format!("namespace epilogue {{\nusing Point = EpiloguePointAt<{at}>;\n{function}}}\n");
+        Some(Self { operands, text })
     }
+}
+
+/// A function that a kernel computes before its own work, `prologue::function`.
+pub(crate) fn before(expr: &Expr) -> String {
+    format!("namespace prologue {{\nusing Point = ProloguePoint;\n{}}}\n", function_text(expr))
 }
 
 /// Returns `true` for an elementwise function of its operands alone: without integers of the host and coordinates.

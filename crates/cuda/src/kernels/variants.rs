@@ -12,7 +12,7 @@ use super::index::INDEX;
 use super::map::MAP;
 use super::matmul::MATMUL;
 use super::matmul_row::MATMUL_ROW;
-use super::norm::NORM;
+use super::norm::{NORM, NORMALIZE_ROWS};
 use super::order::ORDER;
 use super::quant::DEQUANTIZE;
 use super::quant_many::QUANT_MANY;
@@ -21,10 +21,12 @@ use super::quant_row::QUANT_ROW;
 use super::quantize::QUANTIZE;
 use super::random::RANDOM;
 use super::reduce::REDUCE;
-use super::rope::ROPE;
+use super::rope::{ROPE, ROPE_ROW};
 use super::route::ROUTE;
 use super::softmax::SOFTMAX;
 use super::sum_rows::SUM_ROWS;
+use super::together::{Body, Part, TOGETHER, text};
+use crate::launch::Grid;
 use crate::module::{Source, Variant};
 
 const fn with(defines: &'static [(&'static str, &'static str)]) -> Variant<'static> {
@@ -32,8 +34,7 @@ const fn with(defines: &'static [(&'static str, &'static str)]) -> Variant<'stat
 }
 
 /// A function with all that expressions are made of: loads, numbers, coordinates, conversions, operations.
-const FUNCTION: &str = "#define INPUTS 2
-#define OUT Bf16
+const FUNCTION: &str = "using Point = MapPoint;
 __device__ __forceinline__ OUT::Element function(const Point &point) {
     const float s0 = Bf16::to_float(point.element<Bf16>(0));
     const i64 s1 = Bool::to_int(point.element<Bool>(1));
@@ -49,6 +50,7 @@ __device__ __forceinline__ OUT::Element function(const Point &point) {
 
 /// The prologue of a product of one row.
 const PROLOGUE: &str = "namespace prologue {
+using Point = ProloguePoint;
 __device__ __forceinline__ F32::Element function(const Point &point) {
     const float s0 = F32::to_float(point.element<F32>(0));
     return F32::from_float(f_mul(s0, f_sigmoid(s0)));
@@ -58,6 +60,7 @@ __device__ __forceinline__ F32::Element function(const Point &point) {
 
 /// The epilogue of a product or a convolution.
 const EPILOGUE: &str = "namespace epilogue {
+using Point = EpiloguePoint;
 __device__ __forceinline__ F32::Element function(const Point &point) {
     const float s0 = Bf16::to_float(point.element<Bf16>(0));
     const float s1 = F32::to_float(point.element<F32>(1));
@@ -69,6 +72,7 @@ __device__ __forceinline__ F32::Element function(const Point &point) {
 
 /// The functions before and after the filters of a convolution with a state.
 const KEPT_ROW_AND_RESULT: &str = "namespace prologue {
+using Point = ProloguePoint;
 __device__ __forceinline__ Bf16::Element function(const Point &point) {
     const float s0 = Bf16::to_float(point.element<Bf16>(0));
     const float s1 = F32::to_float(point.element<F32>(1));
@@ -76,6 +80,7 @@ __device__ __forceinline__ Bf16::Element function(const Point &point) {
 }
 }
 namespace epilogue {
+using Point = EpiloguePoint;
 __device__ __forceinline__ F32::Element function(const Point &point) {
     const float s0 = F32::to_float(point.element<F32>(0));
     return F32::from_float(f_mul(s0, f_sigmoid(s0)));
@@ -91,10 +96,8 @@ pub const VARIANTS: &[(Source, Variant<'static>)] = &[
     (INDEX, with(&[])),
     (ORDER, with(&[])),
     (RANDOM, with(&[])),
-    (ROUTE, with(&[("X", "F32"), ("INDEX", "U32")])),
     (REDUCE, with(&[("X", "Bf16")])),
     (REDUCE, with(&[("X", "I64")])),
-    (MAP, Variant { defines: &[], generated: FUNCTION }),
     (SOFTMAX, with(&[("X", "Bf16"), ("OUT", "F32")])),
     (SOFTMAX, with(&[("X", "F32"), ("OUT", "F16")])),
     (CONV, with(&[("X", "Bf16"), ("W", "F16"), ("OUT", "F32"), ("TAPS", "4"), ("HAS_EPILOGUE", "0")])),
@@ -105,14 +108,6 @@ pub const VARIANTS: &[(Source, Variant<'static>)] = &[
             generated: EPILOGUE,
         },
     ),
-    (
-        CONV_STATE,
-        Variant {
-            defines: &[("X", "Bf16"), ("W", "Bf16"), ("OUT", "F32"), ("TAPS", "4")],
-            generated: KEPT_ROW_AND_RESULT,
-        },
-    ),
-    (SUM_ROWS, Variant { defines: &[("X", "F32"), ("OUT", "Bf16"), ("ROWS", "8")], generated: PROLOGUE }),
     (
         NORM,
         with(&[
@@ -169,44 +164,6 @@ pub const VARIANTS: &[(Source, Variant<'static>)] = &[
     ),
     (ATTENTION, with(&[("Q", "F32"), ("K", "F32"), ("V", "F32"), ("OUT", "F32"), ("MASK", "F32"), ("MASK_KIND", "2")])),
     (
-        ATTENTION_ROW,
-        with(&[
-            ("Q", "Bf16"),
-            ("K", "Bf16"),
-            ("V", "Bf16"),
-            ("OUT", "Bf16"),
-            ("HEADS", "3"),
-            ("DEPTH", "64"),
-            ("WIDTH", "64"),
-        ]),
-    ),
-    (
-        ATTENTION_ROW,
-        with(&[
-            ("Q", "F32"),
-            ("K", "F16"),
-            ("V", "F32"),
-            ("OUT", "F32"),
-            ("HEADS", "8"),
-            ("DEPTH", "80"),
-            ("WIDTH", "256"),
-        ]),
-    ),
-    (
-        GATED_DELTA,
-        with(&[
-            ("Q", "Bf16"),
-            ("K", "Bf16"),
-            ("V", "Bf16"),
-            ("G", "F32"),
-            ("BETA", "F32"),
-            ("STATE", "F32"),
-            ("STATE_OUT", "F32"),
-            ("OUT", "Bf16"),
-            ("DK", "128"),
-        ]),
-    ),
-    (
         MATMUL,
         with(&[("A", "Bf16"), ("B", "Bf16"), ("OUT", "Bf16"), ("ROWS", "1"), ("VECTOR", "1"), ("HAS_EPILOGUE", "0")]),
     ),
@@ -223,11 +180,6 @@ pub const VARIANTS: &[(Source, Variant<'static>)] = &[
             ],
             generated: EPILOGUE,
         },
-    ),
-    (MATMUL_ROW, with(&[("A", "Bf16"), ("B", "Bf16"), ("OUT", "Bf16"), ("HAS_EPILOGUE", "0")])),
-    (
-        MATMUL_ROW,
-        Variant { defines: &[("A", "F32"), ("B", "F32"), ("OUT", "F32"), ("HAS_EPILOGUE", "1")], generated: EPILOGUE },
     ),
     (QUANTIZE, with(&[("X", "Bf16"), ("SINGLE", "0"), ("STEP", "64"), ("INTERLEAVED", "1")])),
     (QUANTIZE, with(&[("X", "F32"), ("SINGLE", "1"), ("STEP", "16"), ("INTERLEAVED", "0")])),
@@ -291,61 +243,6 @@ pub const VARIANTS: &[(Source, Variant<'static>)] = &[
     (QUANT_MATMUL, with(&[("FORMAT", "Q4_K"), ("VECTOR", "1"), ("OUT", "F32"), ("SINGLE", "1"), ("ROWS", "2")])),
     (QUANT_MATMUL, with(&[("FORMAT", "Q6_K"), ("VECTOR", "1"), ("OUT", "Bf16"), ("SINGLE", "0"), ("ROWS", "1")])),
     (
-        QUANT_ROW,
-        Variant {
-            defines: &[
-                ("FORMAT", "AFFINE"),
-                ("BITS", "4"),
-                ("GROUP", "64"),
-                ("SCALE", "Bf16"),
-                ("BIAS", "Bf16"),
-                ("HAS_BIAS", "1"),
-                ("VECTOR", "1"),
-                ("PROLOGUE", "NORM_ROW"),
-                ("X", "F32"),
-                ("ROW", "Bf16"),
-                ("WEIGHT", "Bf16"),
-                ("BIAS_ROW", "F32"),
-                ("HAS_WEIGHT", "1"),
-                ("HAS_BIAS_ROW", "1"),
-                ("INDEX", "U32"),
-                ("HAS_EPILOGUE", "1"),
-                ("CHOSEN", "1"),
-                ("SINGLE", "0"),
-                ("WARPS", "8"),
-                ("SPLIT", "4"),
-                ("DEPTH", "2"),
-                ("OUT", "F32"),
-            ],
-            generated: EPILOGUE,
-        },
-    ),
-    (
-        QUANT_ROW,
-        Variant {
-            defines: &[
-                ("FORMAT", "Q5_K"),
-                ("VECTOR", "1"),
-                ("PROLOGUE", "MAP_ROW"),
-                ("X", "F32"),
-                ("ROW", "F32"),
-                ("WEIGHT", "F32"),
-                ("BIAS_ROW", "F32"),
-                ("HAS_WEIGHT", "0"),
-                ("HAS_BIAS_ROW", "0"),
-                ("INDEX", "I64"),
-                ("HAS_EPILOGUE", "0"),
-                ("CHOSEN", "0"),
-                ("SINGLE", "1"),
-                ("WARPS", "8"),
-                ("SPLIT", "1"),
-                ("DEPTH", "4"),
-                ("OUT", "F32"),
-            ],
-            generated: PROLOGUE,
-        },
-    ),
-    (
         QUANT_MANY,
         with(&[
             ("FORMAT", "AFFINE"),
@@ -378,3 +275,186 @@ pub const VARIANTS: &[(Source, Variant<'static>)] = &[
         },
     ),
 ];
+
+/// Kernels that are parts of launches, as [`VARIANTS`].
+const PARTS: &[(&Part, Variant<'static>)] = &[
+    (&ROUTE, with(&[("X", "F32"), ("INDEX", "U32")])),
+    (&MAP, Variant { defines: &[("INPUTS", "2"), ("OUT", "Bf16")], generated: FUNCTION }),
+    (
+        &CONV_STATE,
+        Variant {
+            defines: &[("X", "Bf16"), ("W", "Bf16"), ("OUT", "F32"), ("TAPS", "4")],
+            generated: KEPT_ROW_AND_RESULT,
+        },
+    ),
+    (
+        &SUM_ROWS,
+        Variant {
+            defines: &[("X", "F32"), ("OUT", "Bf16"), ("ROWS", "8"), ("HAS_EPILOGUE", "0"), ("AT", "0")],
+            generated: PROLOGUE,
+        },
+    ),
+    (
+        &ATTENTION_ROW,
+        with(&[
+            ("Q", "Bf16"),
+            ("K", "Bf16"),
+            ("V", "Bf16"),
+            ("OUT", "Bf16"),
+            ("HEADS", "3"),
+            ("DEPTH", "64"),
+            ("WIDTH", "64"),
+        ]),
+    ),
+    (
+        &ATTENTION_ROW,
+        with(&[
+            ("Q", "F32"),
+            ("K", "F16"),
+            ("V", "F32"),
+            ("OUT", "F32"),
+            ("HEADS", "8"),
+            ("DEPTH", "80"),
+            ("WIDTH", "256"),
+        ]),
+    ),
+    (
+        &GATED_DELTA,
+        with(&[
+            ("Q", "Bf16"),
+            ("K", "Bf16"),
+            ("V", "Bf16"),
+            ("G", "F32"),
+            ("BETA", "F32"),
+            ("STATE", "F32"),
+            ("STATE_OUT", "F32"),
+            ("OUT", "Bf16"),
+            ("DK", "128"),
+        ]),
+    ),
+    (
+        &MATMUL_ROW,
+        with(&[
+            ("PROLOGUE", "PLAIN_ROW"),
+            ("X", "Bf16"),
+            ("ROW", "Bf16"),
+            ("WEIGHT", "F32"),
+            ("BIAS_ROW", "F16"),
+            ("HAS_WEIGHT", "0"),
+            ("HAS_BIAS_ROW", "0"),
+            ("B", "Bf16"),
+            ("OUT", "Bf16"),
+            ("HAS_EPILOGUE", "0"),
+        ]),
+    ),
+    (
+        &MATMUL_ROW,
+        Variant {
+            defines: &[
+                ("PROLOGUE", "NORM_ROW"),
+                ("X", "Bf16"),
+                ("ROW", "F32"),
+                ("WEIGHT", "F32"),
+                ("BIAS_ROW", "F16"),
+                ("HAS_WEIGHT", "1"),
+                ("HAS_BIAS_ROW", "1"),
+                ("B", "F32"),
+                ("OUT", "F32"),
+                ("HAS_EPILOGUE", "1"),
+            ],
+            generated: EPILOGUE,
+        },
+    ),
+    (
+        &QUANT_ROW,
+        Variant {
+            defines: &[
+                ("FORMAT", "AFFINE"),
+                ("BITS", "4"),
+                ("GROUP", "64"),
+                ("SCALE", "Bf16"),
+                ("BIAS", "Bf16"),
+                ("HAS_BIAS", "1"),
+                ("VECTOR", "1"),
+                ("PROLOGUE", "NORM_ROW"),
+                ("X", "F32"),
+                ("ROW", "Bf16"),
+                ("WEIGHT", "Bf16"),
+                ("BIAS_ROW", "F32"),
+                ("HAS_WEIGHT", "1"),
+                ("HAS_BIAS_ROW", "1"),
+                ("INDEX", "U32"),
+                ("HAS_EPILOGUE", "1"),
+                ("CHOSEN", "1"),
+                ("SINGLE", "0"),
+                ("WARPS", "8"),
+                ("SPLIT", "4"),
+                ("DEPTH", "2"),
+                ("OUT", "F32"),
+            ],
+            generated: EPILOGUE,
+        },
+    ),
+    (
+        &QUANT_ROW,
+        Variant {
+            defines: &[
+                ("FORMAT", "Q5_K"),
+                ("VECTOR", "1"),
+                ("PROLOGUE", "MAP_ROW"),
+                ("X", "F32"),
+                ("ROW", "F32"),
+                ("WEIGHT", "F32"),
+                ("BIAS_ROW", "F32"),
+                ("HAS_WEIGHT", "0"),
+                ("HAS_BIAS_ROW", "0"),
+                ("INDEX", "I64"),
+                ("HAS_EPILOGUE", "0"),
+                ("CHOSEN", "0"),
+                ("SINGLE", "1"),
+                ("WARPS", "8"),
+                ("SPLIT", "1"),
+                ("DEPTH", "4"),
+                ("OUT", "F32"),
+            ],
+            generated: PROLOGUE,
+        },
+    ),
+    (
+        &NORMALIZE_ROWS,
+        with(&[
+            ("X", "Bf16"),
+            ("WEIGHT", "F32"),
+            ("BIAS", "F16"),
+            ("OUT", "Bf16"),
+            ("HAS_WEIGHT", "1"),
+            ("HAS_BIAS", "1"),
+        ]),
+    ),
+    (
+        &NORMALIZE_ROWS,
+        with(&[
+            ("X", "F32"),
+            ("WEIGHT", "F32"),
+            ("BIAS", "F32"),
+            ("OUT", "F16"),
+            ("HAS_WEIGHT", "0"),
+            ("HAS_BIAS", "0"),
+        ]),
+    ),
+    (&ROPE_ROW, with(&[("X", "Bf16"), ("OUT", "F32")])),
+];
+
+/// The source of launches that do steps side by side, and what is generated for each part alone, and for several of all parts at once.
+pub fn launches() -> (Source, Vec<String>) {
+    let body =
+        |(part, variant): &(&'static Part, Variant<'static>)| Body::new(part, *variant, Grid::new(1, 128), &0_u64);
+    let alone = PARTS.iter().map(|part| text(&[body(part)]));
+    let several: Vec<Body> = PARTS.iter().map(|part| body(part).twice()).collect();
+    (TOGETHER, alone.chain([text(&several)]).collect())
+}
+
+/// The files of parts.
+pub fn files_of_parts() -> impl Iterator<Item = &'static str> {
+    PARTS.iter().map(|(part, _)| part.file)
+}

@@ -1,7 +1,9 @@
 // Activations as whole numbers, `docs/ARITHMETIC.md`, "QuantMatMul": 16 bits as two planes of bytes, a step for each group of STEP
 // columns. Compiled with STEP and INTERLEAVED (as in `quant.cuh`).
 
-#pragma once
+// Not `#pragma once`: a launch that does several steps includes this for each of them.
+#ifndef WHOLE_NUMBERS_CUH
+#define WHOLE_NUMBERS_CUH
 
 #include "strands.cuh"
 
@@ -44,3 +46,4 @@ struct WholePair {
         if (exists && lane % (STEP / 2) == 0) steps[lane / (STEP / 2)] = make_float2(step, step * (float)sum);
     }
 };
+#endif

@@ -8,7 +8,7 @@ use super::{Family, Model};
 use crate::builder::Tensor;
 use crate::config::{self, Epsilon, Size, setting, unsupported};
 use crate::error::{ExportError, Result};
-use crate::net::{Activation, Attention, DeltaHeads, DeltaRule, Experts, Net, Rope, RopeConfig};
+use crate::net::{Activation, Attention, CarryMask, DeltaHeads, DeltaRule, Experts, Net, Rope, RopeConfig};
 use ptero_pte::DType;
 use ptero_tensor::ScaleType;
 use serde::Deserialize;
@@ -107,7 +107,7 @@ struct Layers {
     rope: Rope,
     delta: DeltaHeads,
     /// Factors of the state, see [`Net::carry_mask`].
-    carry_mask: Tensor,
+    carry_mask: CarryMask,
     /// The factors that make lengths of one from root mean squares of one: of queries, scaled as scores are, and keys.
     unit: [Tensor; 2],
     /// The experts that tokens choose from, and the width of the shared one.
@@ -143,8 +143,12 @@ fn delta_net(net: &mut Net<'_>, config: &Config, layers: &Layers, x: Tensor) -> 
     let channels = 2 * keys + values;
     let [mixed, gate] = net.linears("in_proj", [("in_proj_qkv", channels), ("in_proj_z", values)], x, width, false);
     // Decay and learning rate are small matrices that affect all later tokens: they are not quantized.
+    // They come before what follows the other products, so that a device may do all products of `x` at once.
     let beta = net.plain_linear("in_proj_b", x, [heads.values, width]);
+    let beta = net.sigmoid(beta);
     let step = net.plain_linear("in_proj_a", x, [heads.values, width]);
+    let decay = decay(net, heads.values, step);
+    let decay = net.carried_decay(decay, layers.carry_mask);
 
     let mixed = net.causal_conv("conv1d", mixed, [channels, config.linear_conv_kernel_dim.get()], layers.carry_mask);
     let mixed = net.silu(mixed);
@@ -157,9 +161,7 @@ fn delta_net(net: &mut Net<'_>, config: &Config, layers: &Layers, x: Tensor) -> 
     });
     let v = net.split_heads(v, heads.values, heads.value_dim);
 
-    let decay = decay(net, heads.values, step);
-    let beta = net.sigmoid(beta);
-    let found = net.gated_delta(DeltaRule { q, k, v, decay, beta }, heads, layers.carry_mask);
+    let found = net.gated_delta(DeltaRule { q, k, v, decay, beta }, heads);
     let found = net.cast(found, net.dtype());
     let normed = net.rms_norm("norm", found, heads.value_dim, config.rms_norm_eps.get());
     let gate = net.split_heads(gate, heads.values, heads.value_dim);
@@ -206,14 +208,16 @@ fn attention(net: &mut Net<'_>, config: &Config, layers: &Layers, x: Tensor) -> 
 /// A few experts for each token, and a shared one with a gate. Neither router nor gate is quantized: choosing the wrong
 /// expert costs more than their few bits.
 fn experts(net: &mut Net<'_>, config: &Config, sizes: Experts, shared: i32, x: Tensor) -> Result<Tensor> {
+    // The shared expert comes first, so that a device may do all products of `x` at once.
     let scores = net.plain_linear("gate", x, [sizes.count, sizes.width]);
-    let routes = net.route(scores, sizes, true);
-    let found = net.within("experts", |net| net.experts(x, routes, sizes, config.activation()))?;
-    let shape = [sizes.width, shared];
-    let all = net.within("shared_expert", |net| net.feed_forward(x, shape, config.activation(), false))?;
+    let scores = net.cast(scores, DType::F32);
     let gate = net.plain_linear("shared_expert_gate", x, [1, sizes.width]);
     let gate = net.sigmoid(gate);
+    let shape = [sizes.width, shared];
+    let all = net.within("shared_expert", |net| net.feed_forward(x, shape, config.activation(), false))?;
     let all = net.multiply(gate, all);
+    let routes = net.route(scores, sizes, true);
+    let found = net.within("experts", |net| net.experts(x, routes, sizes, config.activation()))?;
     Ok(net.add(found, all))
 }
 

@@ -36,22 +36,38 @@ pub(crate) struct DeltaRule {
     pub(crate) k: Tensor,
     /// `[1, length, values, value_dim]`.
     pub(crate) v: Tensor,
-    /// How much of the state is kept, `[1, length, values]`, f32.
+    /// How much of the state is kept, `[1, length, values]`, f32; [`Net::carried_decay`].
     pub(crate) decay: Tensor,
     /// The learning rate, `[1, length, values]`.
     pub(crate) beta: Tensor,
 }
 
+/// Factors of the state: 0 at position 0 and 1 after it. Buffers keep their values from call to call, and a text that starts over must
+/// not see the previous one (S1.8).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CarryMask {
+    /// For each token, `[1, length, 1]`, f32.
+    tokens: Tensor,
+    /// For the first token of a call, `[1, 1]`, as activations.
+    first: Tensor,
+}
+
 impl Net<'_> {
-    /// Factors of the state: 0 at position 0 and 1 after it, `[1, length, 1]`, f32. Buffers keep their values from call to
-    /// call, and a text that starts over must not see the previous one (S1.8).
-    pub(crate) fn carry_mask(&mut self) -> Tensor {
+    /// The factors of a call, for all layers.
+    pub(crate) fn carry_mask(&mut self) -> CarryMask {
         let (start, stop) = (self.position.int(), self.end.int());
         let positions = self.range(start, stop);
         let zero = self.graph.scalar(Scalar::I64(0));
         let is_later = self.graph.node(|out| NotEqual { a: positions.src(), b: zero.src(), out });
-        let carry_mask = self.cast(is_later, DType::F32);
-        self.reshape(carry_mask, vec![Int::Literal(1), self.length.int(), Int::Literal(1)])
+        let factors = self.cast(is_later, DType::F32);
+        let tokens = self.reshape(factors, vec![Int::Literal(1), self.length.int(), Int::Literal(1)]);
+        let first = self.take(tokens, 1, 0);
+        CarryMask { tokens, first: self.cast(first, self.dtype()) }
+    }
+
+    /// The decay of each token, `[1, length, heads]`; 0 at position 0, which is cheaper than clearing the state.
+    pub(crate) fn carried_decay(&mut self, decay: Tensor, carry_mask: CarryMask) -> Tensor {
+        self.multiply(decay, carry_mask.tokens)
     }
 
     /// Each channel of `[1, length, channels]` folded with its row of `name.weight`, `[channels, 1, taps]`: the last tap is
@@ -61,7 +77,7 @@ impl Net<'_> {
         name: &str,
         x: Tensor,
         [channels, taps]: [i32; 2],
-        carry_mask: Tensor,
+        carry_mask: CarryMask,
     ) -> Tensor {
         let (dtype, before) = (self.dtype(), taps - 1);
         // The axis of size one may be on either side of the taps: the memory layout is the same.
@@ -80,12 +96,10 @@ impl Net<'_> {
     }
 
     /// The last `before` tokens of earlier calls followed by those of this call. The last ones are stored for the next call.
-    fn with_previous(&mut self, x: Tensor, [before, channels]: [i32; 2], carry_mask: Tensor) -> Tensor {
+    fn with_previous(&mut self, x: Tensor, [before, channels]: [i32; 2], carry_mask: CarryMask) -> Tensor {
         let (name, dtype) = (self.full_name("conv_state"), self.dtype());
         let state = self.graph.state(&name, dtype, [1, before, channels]);
-        let carry_mask = self.take(carry_mask, 1, 0);
-        let carry_mask = self.cast(carry_mask, dtype);
-        let window = self.multiply(state, carry_mask);
+        let window = self.multiply(state, carry_mask.first);
         let tensors = vec![window.src(), x.src()];
         let padded = self.graph.node(|out| Concatenate { tensors, out, axis: 1 });
         let last = self.slice(padded, 1, self.length.int(), Int::Literal(i64::MAX));
@@ -107,19 +121,17 @@ impl Net<'_> {
     ///
     /// The state is f32 whatever the activations are: each token changes it a little, and what bf16 rounds away is gone
     /// for all tokens to come. Checkpoints ask for this (`mamba_ssm_dtype`); upstream's exporter keeps bf16.
-    pub(crate) fn gated_delta(&mut self, rule: DeltaRule, heads: DeltaHeads, carry_mask: Tensor) -> Tensor {
+    pub(crate) fn gated_delta(&mut self, rule: DeltaRule, heads: DeltaHeads) -> Tensor {
         let name = self.full_name("recurrent_state");
         let state = self.graph.state(&name, DType::F32, [1, heads.values, heads.value_dim, heads.key_dim]);
-        // A decay of 0 at the first token is cheaper than clearing the state.
-        let decay = self.multiply(rule.decay, carry_mask);
         let [q, k] = [rule.q, rule.k].map(|x| self.repeated(x, heads.values / heads.keys.max(1)));
         let graph = &mut self.graph;
         let carried = graph.node(|out| IdCopy { x: state.src(), out });
-        let sliced = [q, k, rule.v, decay, rule.beta].map(|_| graph.temporary());
+        let sliced = [q, k, rule.v, rule.decay, rule.beta].map(|_| graph.temporary());
         let given = graph.temporary();
         let body_chain_idx = graph.chain(|graph| step(graph, sliced, carried, given));
         graph.emit(Scan {
-            originals: [q, k, rule.v, decay, rule.beta].map(Tensor::src).to_vec(),
+            originals: [q, k, rule.v, rule.decay, rule.beta].map(Tensor::src).to_vec(),
             sliced: sliced.map(|part| Fed(part.src().0)).to_vec(),
             outputs: vec![Collected(given.src().0)],
             carry: vec![carried.src()],

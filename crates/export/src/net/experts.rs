@@ -33,10 +33,9 @@ pub(crate) struct Routes {
 }
 
 impl Net<'_> {
-    /// The experts with the largest of `scores`, `[1, length, count]`, and their shares in the softmax over all; where
+    /// The experts with the largest of `scores`, `[1, length, count]`, f32, and their shares in the softmax over all; where
     /// `normalized`, in their own sum.
     pub(crate) fn route(&mut self, scores: Tensor, sizes: Experts, normalized: bool) -> Routes {
-        let scores = self.cast(scores, DType::F32);
         let shares = self.graph.node(|out| Softmax { x: scores.src(), out, axis: -1, precise: true });
         let first = i64::from(sizes.count - sizes.chosen);
         let kth = Int::Literal(first);

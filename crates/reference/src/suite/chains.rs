@@ -149,3 +149,48 @@ pub(super) fn choice_of_experts(draft: &mut Draft) {
         draft.test(function(shown, &[index], &[DType::U32], |_, terms| terms[0]));
     }
 }
+
+/// Products of the same row, which is normalized first.
+pub(super) fn norm_products(draft: &mut Draft) {
+    let dtype = draft.rng.pick(&FLOATS);
+    let (rows, length) = (draft.rng.pick(&[1, 1, 1, 2]), 64 * draft.rng.pick(&[1, 2, 5]));
+    let shape = fixed(&[1, rows, length]);
+    let (x, out) = (draft.operand(dtype, &shape, &moderate(dtype)), draft.between(dtype, &shape));
+    let norm = rows::norm(draft, (x, out), &shape[2..]);
+    draft.test(norm);
+    for _ in 0..draft.rng.within(1, 4) {
+        let columns = draft.rng.pick(&[1, 2, 7, 32, 70]);
+        quant::product_of(draft, (dtype, out), [rows, length, columns]);
+    }
+}
+
+/// Some rows, each by its weight, added up; and a function of the sum.
+pub(super) fn sum_of_experts(draft: &mut Draft) {
+    let [tokens, chosen, width] =
+        [draft.rng.pick(&[1, 1, 2, 5]), draft.rng.pick(&[1, 2, 8, 9]), draft.rng.pick(&[1, 33, 200])];
+    let (all, one) = (fixed(&[1, tokens, chosen, width]), fixed(&[1, tokens, chosen, 1]));
+    let dtype = draft.rng.pick(&FLOATS);
+    let (x, shares) = (draft.operand(dtype, &all, &any(dtype)), draft.operand(DType::F32, &one, &any(DType::F32)));
+    let shares = draft.view(shares, dims(&all), ViewOp::Broadcast);
+    let parts = draft.between(DType::F32, &all);
+    draft.test(function(parts, &[x, shares], &[dtype, DType::F32], |f, terms| {
+        f.binary(Binary::Mul, f.cast(terms[0], DType::F32), terms[1])
+    }));
+    let sum = draft.between(DType::F32, &fixed(&[1, tokens, 1, width]));
+    draft.test(Prim::Reduce { out: sum, x: parts, axes: vec![2], fold: Fold::Sum });
+    let shape = fixed(&[1, tokens, width]);
+    let sum = draft.view(sum, dims(&shape), ViewOp::Reshape);
+    // The sum may be any operand, and the result may go to where another is.
+    let (other, out) = match draft.rng.one_in(2) {
+        true => draft.changed(dtype, &shape, &any(dtype)),
+        false => (draft.operand(dtype, &shape, &any(dtype)), draft.target(dtype, &shape)),
+    };
+    let (ins, types) = match draft.rng.one_in(2) {
+        true => ([sum, other], [DType::F32, dtype]),
+        false => ([other, sum], [dtype, DType::F32]),
+    };
+    draft.test(function(out, &ins, &types, |f, terms| {
+        let [a, b] = [terms[0], terms[1]].map(|term| f.cast(term, dtype));
+        f.binary(Binary::Add, a, b)
+    }));
+}

@@ -137,6 +137,23 @@ pub(super) fn product(
     draft.test(Prim::QuantMatMul { out, x, w, transpose, lhs, rhs, epilogue });
 }
 
+/// A product of `x`, `[1, rows, length]`, with weights of any kind.
+pub(super) fn product_of(draft: &mut Draft, (dtype, x): (DType, Value), [rows, length, columns]: [i64; 3]) {
+    let (out, epilogue) = epilogue::end(draft, dtype, &fixed(&[1, rows, columns]));
+    let is_file = !draft.rng.one_in(4);
+    if draft.rng.one_in(2) {
+        let kind = if is_file { Kind::Constant } else { Kind::Any };
+        let format = QuantFormat::Words { mode: QuantMode::Affine, bits: draft.rng.pick(&[4, 8]), group: 64 };
+        let w = weights(draft, format, &fixed(&[1]), [columns, length], kind);
+        draft.test(Prim::QuantMatMul { out, x, w, transpose: true, lhs: None, rhs: None, epilogue });
+        return;
+    }
+    let (shape, content) = (fixed(&[1, columns, length]), moderate(dtype));
+    let b = if is_file { draft.weight(dtype, &shape, &content) } else { draft.operand(dtype, &shape, &content) };
+    let b = draft.view(b, dims(&fixed(&[1, length, columns])), ViewOp::Permute(vec![0, 2, 1]));
+    draft.test(Prim::MatMul { out, a: x, b, lhs: None, rhs: None, epilogue });
+}
+
 /// Products of single rows that choose their weights, as in mixtures of experts: several for each row, and many with the same weights.
 fn chosen_case(draft: &mut Draft) {
     let format = format(&mut draft.rng);

@@ -1,0 +1,307 @@
+//! Steps side by side: what does not depend on each other is one launch, of one lane or of several.
+//!
+//! A step does not launch its kernel at once. It waits, and steps after it that touch nothing of what it writes join it; the first that
+//! does, or that launches in another way, lets all go. The kernel of such a launch is generated: each part has a namespace of its own in
+//! it (`together.cu`), and a range of blocks. Steps with the same code, as those of several lanes, are instances of one part.
+
+use crate::error::Result as CudaResult;
+use crate::kernels::{Kernels, source};
+use crate::launch::Grid;
+use crate::module::{Source, Variant};
+use crate::program::device;
+use crate::step::FIRST_OVERLAPPING;
+use crate::stream::Stream;
+use bytemuck::{Pod, Zeroable};
+use ptero_backend::Fault;
+use std::fmt::Write;
+use std::ops::Range;
+
+pub(crate) const TOGETHER: Source = source!("together.cu");
+
+/// A kernel that may be part of a launch.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Part {
+    pub(crate) file: &'static str,
+    pub(crate) text: &'static str,
+    /// The name of the kernel, and of its arguments.
+    pub(crate) kernel: &'static str,
+    pub(crate) arguments: &'static str,
+}
+
+/// A kernel in `kernels/`, by its name and that of its arguments.
+macro_rules! part {
+    ($kernel:literal, $arguments:literal) => {
+        crate::kernels::together::Part {
+            file: concat!($kernel, ".cu"),
+            text: include_str!(concat!($kernel, ".cu")),
+            kernel: $kernel,
+            arguments: $arguments,
+        }
+    };
+}
+pub(crate) use part;
+
+/// Headers that the macros of a part change: each part includes them in its namespace.
+const OF_PARTS: [&str; 5] = ["fused.cuh", "normed.cuh", "quant.cuh", "quant_cell.cuh", "whole_numbers.cuh"];
+
+/// The most different parts of a launch.
+const MOST_PARTS: usize = 6;
+
+/// Blocks that do the same for several steps.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Body {
+    part: &'static Part,
+    defines: Vec<(String, String)>,
+    /// The functions of the kernel.
+    generated: String,
+    /// Of an instance.
+    grid: Grid,
+    /// Of all instances.
+    arguments: Vec<u64>,
+    instances: usize,
+}
+
+/// `Share` in together.cu.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+struct Share {
+    blocks: u32,
+    instances: u32,
+    across: u32,
+    threads: u32,
+}
+
+const _: () = assert!(size_of::<Share>() == 16, "the layout of `Share` in together.cu");
+
+impl Body {
+    pub(crate) fn new<A: Pod>(part: &'static Part, variant: Variant<'_>, grid: Grid, arguments: &A) -> Self {
+        let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+        let defines = variant.defines.iter().map(owned).collect();
+        let arguments = words_of(std::slice::from_ref(arguments)).collect();
+        Self { part, defines, generated: variant.generated.to_owned(), grid, arguments, instances: 1 }
+    }
+
+    /// As for two lanes.
+    pub(crate) fn twice(mut self) -> Self {
+        self.arguments.extend_from_within(..);
+        self.instances *= 2;
+        self
+    }
+
+    fn is_like(&self, other: &Self) -> bool {
+        let are_same = self.part == other.part && self.defines == other.defines && self.generated == other.generated;
+        are_same && self.grid == other.grid
+    }
+
+    /// Instances that there is room for: a power of two, so that few kernels serve any number of lanes.
+    fn room(&self) -> usize {
+        self.instances.next_power_of_two()
+    }
+
+    fn words(&self) -> usize {
+        self.room() * self.arguments.len() / self.instances
+    }
+
+    fn share(&self) -> Share {
+        let [across, down, _] = self.grid.blocks;
+        let instances = u32::try_from(self.instances).unwrap_or(u32::MAX);
+        Share { blocks: across * down * instances, instances, across, threads: self.grid.threads[0] }
+    }
+
+    /// The namespace of a part.
+    fn write(&self, text: &mut String, number: usize) {
+        let Part { file, text: own, arguments, .. } = self.part;
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "namespace part{number} {{");
+        for (name, value) in &self.defines {
+            let _ = writeln!(text, "#define {name} {value}");
+        }
+        let _ = writeln!(text, "{}#include \"{file}\"\nusing OwnArguments = {arguments};\n}}", self.generated);
+        let headers = TOGETHER.headers.iter().filter(|(name, _)| OF_PARTS.contains(name)).map(|(_, header)| *header);
+        let defined = headers.chain([*own]).flat_map(defined_names);
+        for name in self.defines.iter().map(|(name, _)| name.as_str()).chain(defined) {
+            let _ = writeln!(text, "#undef {name}");
+        }
+    }
+}
+
+/// Structs as words: their sizes are multiples of eight.
+fn words_of<A: Pod>(structs: &[A]) -> impl Iterator<Item = u64> {
+    let (words, _) = bytemuck::cast_slice::<A, u8>(structs).as_chunks();
+    words.iter().map(|word| u64::from_ne_bytes(*word))
+}
+
+/// The macros that a file defines.
+fn defined_names(text: &str) -> impl Iterator<Item = &str> {
+    let names = text.lines().filter_map(|line| line.strip_prefix("#define "));
+    names.map(|rest| rest.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').next().unwrap_or(rest))
+}
+
+/// The text of a launch: `generated.cuh` of `together.cu`.
+pub(crate) fn text(bodies: &[Body]) -> String {
+    let mut text = String::new();
+    bodies.iter().enumerate().for_each(|(number, body)| body.write(&mut text, number));
+    let _ = writeln!(text, "struct Arguments {{\n    Share shares[{}];", bodies.len());
+    for (number, body) in bodies.iter().enumerate() {
+        let _ = writeln!(text, "    part{number}::OwnArguments of{number}[{}];", body.room());
+    }
+    let threads = bodies.iter().map(|body| body.grid.threads[0]).max().unwrap_or(1);
+    let _ = writeln!(
+        text,
+        "}};\nextern \"C\" __global__ void __launch_bounds__({threads}) together(const __grid_constant__ Arguments args) {{\n    \
+         u32 at = blockIdx.x;"
+    );
+    for (number, body) in bodies.iter().enumerate() {
+        let instance =
+            if body.room() == 1 { "0".to_owned() } else { format!("instance_of(args.shares[{number}], at)") };
+        let kernel = body.part.kernel;
+        let of_instance =
+            if body.room() == 1 { "at".to_owned() } else { format!("at / args.shares[{number}].instances") };
+        let _ = writeln!(
+            text,
+            "    if (at < args.shares[{number}].blocks) {{\n        \
+             if (threadIdx.x < args.shares[{number}].threads) part{number}::{kernel}(args.of{number}[{instance}], \
+             block_of(args.shares[{number}], {of_instance}));\n        return;\n    }}\n    \
+             at -= args.shares[{number}].blocks;"
+        );
+    }
+    text.push_str("}\n");
+    text
+}
+
+/// Memory that steps read and write.
+#[derive(Debug, Default)]
+pub(crate) struct Touched {
+    pub(crate) reads: Vec<Range<u64>>,
+    pub(crate) writes: Vec<Range<u64>>,
+}
+
+impl Touched {
+    /// Returns `true` if one of the two writes what the other touches.
+    fn conflicts(&self, other: &Self) -> bool {
+        let meets =
+            |a: &[Range<u64>], b: &[Range<u64>]| a.iter().any(|a| b.iter().any(|b| a.start < b.end && b.start < a.end));
+        meets(&self.writes, &other.writes) || meets(&self.writes, &other.reads) || meets(&self.reads, &other.writes)
+    }
+
+    fn extend(&mut self, other: Self) {
+        self.reads.extend(other.reads);
+        self.writes.extend(other.writes);
+    }
+}
+
+/// A step of a lane: its address, and where the step is.
+pub(crate) type LaneStep = (u64, (usize, usize));
+
+/// What becomes of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Settled {
+    Launched,
+    /// It waits, as the first.
+    Waits,
+    /// It waits with others.
+    Joins,
+}
+
+/// Steps that wait to be launched.
+#[derive(Debug, Default)]
+pub(crate) struct Together {
+    waiting: Vec<Body>,
+    touched: Touched,
+    /// What the step under way has launched.
+    own: Vec<Body>,
+    /// Norms among those that wait: whoever reads their results may compute them itself, and wait with them.
+    pub(crate) norms: Vec<LaneStep>,
+    /// Something that waits uses memory of primitives.
+    pub(crate) keeps_scratch: bool,
+}
+
+impl Together {
+    /// The step under way launches something.
+    pub(crate) fn add(&mut self, body: Body) {
+        self.own.push(body);
+    }
+
+    /// The step under way is done. It waits if what it touches is given; else it is launched.
+    pub(crate) fn settle(
+        &mut self,
+        (kernels, stream): (&Kernels, &Stream),
+        (touched, uses_scratch): (Option<Touched>, bool),
+    ) -> Result<Settled, Fault> {
+        let Some(touched) = touched.filter(|_| self.own.len() == 1) else {
+            let is_done = if self.own.is_empty() { Ok(()) } else { self.flush(kernels, stream) };
+            return is_done.map(|()| Settled::Launched);
+        };
+        let own = std::mem::take(&mut self.own);
+        if self.touched.conflicts(&touched) || !own.iter().all(|body| self.has_room(kernels, body)) {
+            self.flush(kernels, stream)?;
+        }
+        let settled = if self.waiting.is_empty() { Settled::Waits } else { Settled::Joins };
+        self.touched.extend(touched);
+        self.keeps_scratch |= uses_scratch;
+        for body in own {
+            match self.waiting.iter_mut().find(|waiting| waiting.is_like(&body)) {
+                Some(like) => {
+                    like.arguments.extend(body.arguments);
+                    like.instances += 1;
+                }
+                None => self.waiting.push(body),
+            }
+        }
+        Ok(settled)
+    }
+
+    /// Returns `true` if a launch can take one more.
+    fn has_room(&self, kernels: &Kernels, body: &Body) -> bool {
+        let is_known = self.waiting.iter().any(|waiting| waiting.is_like(body));
+        // A part whose room is full gets twice as much.
+        let grown = |waiting: &Body| if waiting.is_like(body) && waiting.room() == waiting.instances { 2 } else { 1 };
+        let words: usize = self.waiting.iter().map(|waiting| waiting.words() * grown(waiting)).sum();
+        let words = words + if is_known { 0 } else { body.words() };
+        let parts = self.waiting.len() + usize::from(!is_known);
+        parts <= MOST_PARTS && words * size_of::<u64>() + parts * size_of::<Share>() <= kernels.most_argument_bytes
+    }
+
+    /// Launches what waits, and then what the step under way has launched.
+    pub(crate) fn flush(&mut self, kernels: &Kernels, stream: &Stream) -> Result<(), Fault> {
+        let waiting = std::mem::take(&mut self.waiting);
+        self.touched = Touched::default();
+        self.norms.clear();
+        self.keeps_scratch = false;
+        let own = std::mem::take(&mut self.own);
+        if !waiting.is_empty() {
+            device(launch(kernels, stream, &waiting))?;
+        }
+        own.iter().try_for_each(|body| device(launch(kernels, stream, std::slice::from_ref(body))))
+    }
+
+    /// Forgets what the step under way has launched: it failed.
+    pub(crate) fn forget_own(&mut self) {
+        self.own.clear();
+    }
+}
+
+/// Launches parts together.
+fn launch(kernels: &Kernels, stream: &Stream, bodies: &[Body]) -> CudaResult<()> {
+    let text = text(bodies);
+    let variant = Variant { defines: &[], generated: &text };
+    if kernels.notes(&TOGETHER, variant) {
+        return Ok(());
+    }
+    let shares: Vec<Share> = bodies.iter().map(Body::share).collect();
+    let mut words: Vec<u64> = words_of(&shares).collect();
+    for body in bodies {
+        words.extend(&body.arguments);
+        words.resize(words.len() + body.words() - body.arguments.len(), 0);
+    }
+    let most = |of: fn(&Body) -> u32| bodies.iter().map(of).max().unwrap_or(0);
+    let blocks = shares.iter().map(|share| share.blocks).sum();
+    let grid = Grid {
+        shared_bytes: most(|body| body.grid.shared_bytes),
+        // Kernels of primitives wait for the launch before them in `lane_of`.
+        overlapping: stream.device().info().arch.major >= FIRST_OVERLAPPING,
+        ..Grid::new(blocks, most(|body| body.grid.threads[0]))
+    };
+    let kernel = kernels.kernel::<[u64]>(&TOGETHER, variant, ("together", words.len() * size_of::<u64>()))?;
+    kernel.launch_words(stream, grid, &words)
+}
