@@ -32,6 +32,13 @@ struct Burst {
     before: (Inputs, Vec<Vec<u8>>),
 }
 
+impl Burst {
+    fn new(state: &mut CudaState) -> Self {
+        state.has_outputs = false;
+        Self { launched: 0, fault: None, before: (state.inputs.clone(), state.small_inputs.clone()) }
+    }
+}
+
 /// A lane while it runs.
 struct Running<'l> {
     state: &'l mut CudaState,
@@ -53,6 +60,18 @@ impl<'l> Running<'l> {
         let state = state.downcast_mut().filter(|_| left > 0 && fault.is_none())?;
         Some(Self { state, tokens, fault, ends, left, has_run: false, burst: None })
     }
+
+    /// The number of steps of its next burst.
+    fn wanted(&self) -> usize {
+        self.left.min(MOST_STEPS)
+    }
+
+    /// The lane, if this is the next step of its burst.
+    fn at(&mut self, step: usize) -> Option<RunningLane<'_, CudaState>> {
+        let wanted = self.wanted();
+        let burst = self.burst.as_mut().filter(|burst| burst.fault.is_none() && burst.launched == step)?;
+        (step < wanted).then(|| RunningLane::once(self.state, &mut burst.fault))
+    }
 }
 
 impl<'a> Ahead<'a> {
@@ -65,7 +84,7 @@ impl<'a> Ahead<'a> {
         is_free.then_some(Self { follow, token, stop: steps.stop })
     }
 
-    /// Runs lanes to their ends. What comes next for each is put on its stream before the first of them is waited for.
+    /// Runs lanes to their ends. What comes next for all is put on the stream before the first of them is waited for.
     pub(crate) fn run(&self, lanes: &mut [Lane<'_>], count: usize) {
         let mut running: SmallVec<[Running<'_>; 8]> =
             lanes.iter_mut().filter_map(|lane| Running::new(lane, count)).collect();
@@ -73,10 +92,11 @@ impl<'a> Ahead<'a> {
             for lane in &mut running {
                 let goes_on = lane.has_run.then(|| self.advance(lane.state, lane.tokens.last().copied()));
                 match goes_on.unwrap_or(Ok(())) {
-                    Ok(()) => lane.burst = Some(self.launch(lane.state, lane.left.min(MOST_STEPS), lane.ends)),
+                    Ok(()) => lane.burst = Some(Burst::new(lane.state)),
                     Err(error) => *lane.fault = Some(error),
                 }
             }
+            self.launch(&mut running);
             running.retain(|lane| self.finish(lane));
         }
     }
@@ -108,7 +128,10 @@ impl<'a> Ahead<'a> {
     /// Takes the tokens of a burst. Returns `true` if a token has ended the lane.
     fn take(&self, state: &mut CudaState, burst: Burst, tokens: &mut Vec<u32>) -> Result<bool> {
         let Burst { launched, fault, before } = burst;
+        let opened = Arc::clone(&state.opened);
+        let turn = opened.turn();
         let Taken { status, count, tokens: taken } = state.memory.taken(launched)?;
+        drop(turn);
         tokens.extend(taken.iter().take(count));
         // A step without a token is done all the same.
         let done = count + usize::from(status.is_no_token());
@@ -127,30 +150,50 @@ impl<'a> Ahead<'a> {
         fault.map_or(Ok(status.is_end()), Err)
     }
 
-    /// Puts up to `wanted` steps on the stream.
-    fn launch(&self, state: &mut CudaState, wanted: usize, ends: &[u32]) -> Burst {
-        state.has_outputs = false;
-        let before = (state.inputs.clone(), state.small_inputs.clone());
-        let (opened, program) = (Arc::clone(&state.opened), Arc::clone(&state.program));
-        let _turn = opened.tracks();
-        let mut runner = Runner { kernels: &opened.kernels, program: &program };
-        let mut launched = 0;
-        let mut fault = state.start_step().err();
-        while fault.is_none() && launched < wanted {
-            run_captured(&mut runner, &mut RunningLane::once(state, &mut fault), self.stop);
-            if fault.is_some() {
-                break;
+    /// Puts up to [`MOST_STEPS`] steps on the stream: a step of all lanes, then the next.
+    fn launch(&self, running: &mut [Running<'_>]) {
+        let Some(first) = running.first() else { return };
+        let (opened, program) = (Arc::clone(&first.state.opened), Arc::clone(&first.state.program));
+        let mut turn = opened.turn();
+        let mut runner = Runner::new(&opened, &program, &mut turn);
+        for Running { state, burst, .. } in running.iter_mut() {
+            if let Some(burst) = burst {
+                burst.fault = state.start_step().err();
             }
-            state.numbers.finish(&mut state.inputs);
-            let next = Next { step: launched, ends, goes_on: launched + 1 < wanted };
-            launched += 1;
-            if next.goes_on {
-                fault = self.start_next(state).err();
-            }
-            let put = runner.between(state, |step| follow(step, &self.follow, self.token, &next));
-            fault = put.err().map(Into::into).or(fault);
         }
-        Burst { launched, fault, before }
+        for step in 0..MOST_STEPS {
+            let mut lanes: SmallVec<[RunningLane<'_, CudaState>; 8]> =
+                running.iter_mut().filter_map(|lane| lane.at(step)).collect();
+            if lanes.is_empty() {
+                return;
+            }
+            run_captured(&mut runner, &mut lanes, self.stop);
+            drop(lanes);
+            running.iter_mut().for_each(|lane| self.end_step(&mut runner, lane, step));
+            if let Err(fault) = runner.flush() {
+                let bursts = running.iter_mut().filter_map(|lane| lane.burst.as_mut());
+                bursts.for_each(|burst| burst.fault = Some(fault.clone().into()));
+            }
+        }
+    }
+
+    /// Lets a launch wait that ends a step of a lane, and prepares the next step.
+    fn end_step(&self, runner: &mut Runner<'_>, lane: &mut Running<'_>, step: usize) {
+        if lane.at(step).is_none() {
+            return;
+        }
+        let goes_on = step + 1 < lane.wanted();
+        let (state, ends, Some(burst)) = (&mut *lane.state, lane.ends, &mut lane.burst) else { return };
+        state.numbers.finish(&mut state.inputs);
+        let next = Next { step, ends, goes_on };
+        burst.launched += 1;
+        if goes_on {
+            burst.fault = self.start_next(state).err();
+        }
+        let put = runner.between(state, |step| follow(step, &self.follow, self.token, &next));
+        if let Err(fault) = put {
+            burst.fault = Some(fault.into());
+        }
     }
 
     /// Computes the numbers of the next step on the host. If that fails, its inputs are set all the same.

@@ -2,16 +2,16 @@
 
 use crate::ahead::Ahead;
 use crate::cache::Cache;
-use crate::capture::{Graphs, run_captured};
+use crate::capture::run_captured;
 use crate::context::{Device, DeviceInfo};
 use crate::error::Result as CudaResult;
 use crate::kernels::Kernels;
 use crate::kernels::join::MOST_JOINED;
 use crate::memory::LaneMemory;
-use crate::program::{ALIGN, Program, device};
+use crate::program::{ALIGN, Program};
 use crate::run::{Runner, latched};
+use crate::step::Scratch;
 use crate::stream::Stream;
-use crate::track::{Track, Tracks};
 use ptero_backend::{
     Backend, Change, DrivenState, Executable, Fault, InputTypes, InputValue, Inputs, Lane, Loading, Numbers,
     OutputValue, Place, Result, RunningLane, RunningLanes, State, StepState, Steps, check_graph, check_lanes,
@@ -35,16 +35,16 @@ pub struct Cuda {
 
 #[derive(Debug)]
 pub(crate) struct Opened {
-    /// Of uploads; lanes have those of their tracks.
-    stream: Stream,
+    /// The work of all lanes is done in order: those that run at once share launches.
+    pub(crate) stream: Stream,
     pub(crate) kernels: Kernels,
-    tracks: Mutex<Tracks>,
+    scratch: Mutex<Scratch>,
 }
 
 impl Opened {
-    /// The work of steps is put on streams by one thread at a time: the one that holds this.
-    pub(crate) fn tracks(&self) -> MutexGuard<'_, Tracks> {
-        self.tracks.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Work is put on the stream by one thread at a time: the one that holds this.
+    pub(crate) fn turn(&self) -> MutexGuard<'_, Scratch> {
+        self.scratch.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -73,7 +73,8 @@ impl Cuda {
         let device = Device::open(ordinal)?;
         device.info().check()?;
         let stream = device.stream()?;
-        let opened = Arc::new(Opened { stream, kernels: Kernels::new(device, cache), tracks: Mutex::default() });
+        let scratch = Mutex::new(Scratch::new(&stream)?);
+        let opened = Arc::new(Opened { stream, kernels: Kernels::new(device, cache), scratch });
         Ok(Self { opened, loading: Loading::IGNORED })
     }
 
@@ -97,7 +98,7 @@ impl Cuda {
 
     /// How many steps of programs were done by the launch of a step before them; repetitions of a captured call do not count.
     pub fn joined_steps(&self) -> u64 {
-        self.opened.tracks().joined_steps()
+        self.opened.turn().joined_steps
     }
 }
 
@@ -114,7 +115,9 @@ impl Backend for Cuda {
         check_graph(&graph, &self.capabilities())?;
         let plan = Arc::new(bufferize(&graph, Arena { align: ALIGN, lingering: MOST_JOINED })?);
         let opened = &self.opened;
+        let turn = opened.turn();
         let program = Program::new(Arc::clone(&plan), InputTypes::of(&graph), &opened.stream, &self.loading)?;
+        drop(turn);
         let program = Arc::new(program);
         if let Some(init) = plan.init {
             let mut state = CudaState::new(Arc::clone(opened), Arc::clone(&program), 0)?;
@@ -154,14 +157,11 @@ impl Executable for Compiled {
 pub(crate) struct CudaState {
     pub(crate) opened: Arc<Opened>,
     pub(crate) program: Arc<Program>,
-    pub(crate) track: Arc<Track>,
     pub(crate) memory: LaneMemory,
     pub(crate) numbers: Numbers,
     pub(crate) inputs: Inputs,
     /// By input: its bytes, if they are few. Tokens and positions change from step to step.
     pub(crate) small_inputs: Vec<Vec<u8>>,
-    /// Its launches, captured.
-    pub(crate) graphs: Graphs,
     /// The memory holds the outputs of a step.
     pub(crate) has_outputs: bool,
 }
@@ -177,16 +177,16 @@ enum Found<'a> {
 
 impl CudaState {
     fn new(opened: Arc<Opened>, program: Arc<Program>, seed: u64) -> Result<Self> {
-        let track = device(opened.tracks().place(opened.stream.device()))?;
-        let memory = LaneMemory::new(&program, &track.stream, threefry::key(seed)).map_err(|fault| match fault {
+        let turn = opened.turn();
+        let memory = LaneMemory::new(&program, &opened.stream, threefry::key(seed)).map_err(|fault| match fault {
             Fault::OutOfMemory { .. } => program.no_room(&opened.stream),
             other => other,
         })?;
+        drop(turn);
         let numbers = Numbers::new(Arc::clone(&program.plan));
         let inputs = Inputs::new(Arc::clone(&program.types));
         let small_inputs = vec![Vec::new(); program.plan.inputs.len()];
-        let graphs = Graphs::default();
-        Ok(Self { opened, program, track, memory, numbers, inputs, small_inputs, graphs, has_outputs: false })
+        Ok(Self { opened, program, memory, numbers, inputs, small_inputs, has_outputs: false })
     }
 
     /// Computes the numbers of a step, and uploads them.
@@ -207,19 +207,18 @@ impl CudaState {
     fn run_lanes(lanes: &mut [RunningLane<'_, Self>], block: usize, stop: &AtomicBool) {
         let Some(first) = lanes.first() else { return };
         let (opened, program) = (Arc::clone(&first.state.opened), Arc::clone(&first.state.program));
-        let turn = opened.tracks();
+        let mut turn = opened.turn();
         for lane in lanes.iter_mut().filter(|lane| lane.fault.is_none()) {
             let CudaState { memory, numbers, .. } = &mut *lane.state;
             let started = numbers.bound().map_or(Ok(()), |bound| memory.start(&program, bound));
             *lane.fault = started.err().map(Into::into);
         }
-        let mut runner = Runner { kernels: &opened.kernels, program: &program };
+        let mut runner = Runner::new(&opened, &program, &mut turn);
         if program.is_capturable && block == program.plan.main {
-            lanes.iter_mut().for_each(|lane| run_captured(&mut runner, lane, stop));
+            run_captured(&mut runner, lanes, stop);
         } else {
             runner.block(block, lanes, stop);
         }
-        drop(turn);
         for lane in lanes.iter_mut() {
             // A latched fault came before whatever the host met later.
             if let Some(fault) = latched(&program, &mut lane.state.memory) {
@@ -249,7 +248,9 @@ impl CudaState {
     /// Stores the bytes of an input.
     fn fill(&mut self, input: usize, bytes: &[u8]) -> Result<()> {
         let site = self.program.site(self.buffer_of(input)?);
-        let filled = self.memory.fill(&self.track.stream, site, bytes);
+        let turn = self.opened.turn();
+        let filled = self.memory.fill(&self.opened.stream, site, bytes);
+        drop(turn);
         filled.map_err(|fault| fault.at(Place::Input(input)))?;
         self.note_bytes(input, bytes);
         Ok(())
@@ -276,6 +277,7 @@ impl CudaState {
         let count = view.count() * size;
         bytes.resize(first + count, 0);
         let Some(to) = bytes.get_mut(first..).filter(|to| !to.is_empty()) else { return Ok(()) };
+        let _turn = self.opened.turn();
         if view.is_contiguous() {
             return self.memory.read(&self.program, view.buf, view.offset * size, to);
         }
@@ -294,8 +296,7 @@ impl CudaState {
 
 impl Drop for CudaState {
     fn drop(&mut self) {
-        // Weights belong to another stream, and may be freed next. A failure shows in the next call.
-        let _ = self.track.stream.synchronize();
+        self.program.graphs().forget(self.memory.address());
     }
 }
 
@@ -366,7 +367,9 @@ impl State for CudaState {
     }
 
     fn reset(&mut self) -> Result<()> {
+        let turn = self.opened.turn();
         self.memory.reset()?;
+        drop(turn);
         self.inputs.session_ints_mut().fill(0);
         self.has_outputs = false;
         Ok(())
@@ -374,7 +377,9 @@ impl State for CudaState {
 
     fn fork(&self, seed: u64) -> Result<Box<dyn State>> {
         let mut fork = CudaState::new(Arc::clone(&self.opened), Arc::clone(&self.program), seed)?;
-        fork.memory.copy_kept(&self.memory, &self.program, &fork.track.stream)?;
+        let turn = self.opened.turn();
+        fork.memory.copy_kept(&self.memory, &self.program, &self.opened.stream)?;
+        drop(turn);
         fork.inputs = self.inputs.clone();
         fork.small_inputs.clone_from(&self.small_inputs);
         Ok(Box::new(fork))

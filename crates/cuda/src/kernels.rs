@@ -62,6 +62,7 @@ pub(crate) const HEADERS: &[(&str, &str)] = headers![
     "choice_tile.cuh",
     "conv_state.cu",
     "element.cuh",
+    "follow.cu",
     "fused.cuh",
     "gated_delta.cu",
     "map.cu",

@@ -45,7 +45,6 @@ mod run;
 mod sample;
 mod step;
 mod stream;
-mod track;
 
 pub use buffer::Buffer;
 pub use cache::Cache;

@@ -3,6 +3,7 @@
 #[cfg(test)]
 mod tests;
 
+use crate::capture::Graphs;
 use crate::error::{Error, Result as CudaResult};
 use crate::memory::Weights;
 use crate::stream::Stream;
@@ -13,8 +14,8 @@ use ptero_plan::host::early;
 use ptero_plan::plan::{Buffer as PlanBuffer, BufferKind, Output, Plan, PlanStep};
 use ptero_plan::prim::{Buf, Prim, View, ViewId};
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Alignment of every buffer: what the driver gives allocations, and more than any load needs.
 pub(crate) const ALIGN: u64 = 256;
@@ -57,6 +58,8 @@ pub(crate) struct Program {
     pub(crate) is_capturable: bool,
     /// The kernels of its calls have been compiled.
     pub(crate) is_rehearsed: AtomicBool,
+    /// Its calls, captured.
+    graphs: Mutex<Graphs>,
 }
 
 impl Program {
@@ -99,7 +102,12 @@ impl Program {
             state_bytes,
             is_capturable,
             is_rehearsed: AtomicBool::new(false),
+            graphs: Mutex::default(),
         })
+    }
+
+    pub(crate) fn graphs(&self) -> MutexGuard<'_, Graphs> {
+        self.graphs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn site(&self, buf: Buf) -> Site {

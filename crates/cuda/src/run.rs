@@ -1,6 +1,6 @@
 //! Runs the steps of a plan: one line per primitive.
 
-use crate::device::CudaState;
+use crate::device::{CudaState, Opened};
 use crate::kernels::Kernels;
 use crate::kernels::attention::{Attention, attention};
 use crate::kernels::conv::conv;
@@ -21,7 +21,7 @@ use crate::kernels::together::{Settled, Touched};
 use crate::memory::{LaneMemory, Status};
 use crate::program::{FIRST_OWN, Program};
 use crate::step::{Scratch, Step};
-use crate::track::Track;
+use crate::stream::Stream;
 use ptero_backend::{Conv, Device, DeviceStep, Error, Fault, Result, RunningLane, integer, run_block};
 use ptero_plan::bound::Bound;
 use ptero_plan::plan::BufferKind;
@@ -31,8 +31,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The device of a run.
 pub(crate) struct Runner<'a> {
-    pub(crate) kernels: &'a Kernels,
+    kernels: &'a Kernels,
     pub(crate) program: &'a Program,
+    pub(crate) stream: &'a Stream,
+    pub(crate) scratch: &'a mut Scratch,
+}
+
+impl<'a> Runner<'a> {
+    /// With what the thread has whose turn it is.
+    pub(crate) fn new(opened: &'a Opened, program: &'a Program, scratch: &'a mut Scratch) -> Self {
+        Self { kernels: &opened.kernels, program, stream: &opened.stream, scratch }
+    }
 }
 
 impl Device<CudaState> for Runner<'_> {
@@ -45,7 +54,7 @@ impl Device<CudaState> for Runner<'_> {
 
     #[allow(clippy::cast_possible_truncation, reason = "an item is cut to 32 bits")]
     fn item(&mut self, view: ViewId, state: &mut CudaState) -> Result<i64, Fault> {
-        self.flush(&state.track)?;
+        self.flush()?;
         if state.memory.status()?.code != 0 {
             // Whoever waits for the lane finds what was latched.
             return Err(NOT_PREPARED);
@@ -63,15 +72,16 @@ impl Device<CudaState> for Runner<'_> {
 }
 
 impl Runner<'_> {
-    /// Puts the kernels of a step on the lane's stream.
-    fn launch(&self, at: &DeviceStep<'_>, state: &mut CudaState) -> Result<(), Fault> {
-        let CudaState { memory, numbers, track, .. } = state;
-        let mut scratch = track.scratch();
-        if scratch.was_joined(memory.address(), at.at) {
+    /// Launches a step of a lane, or lets it wait for others.
+    fn launch(&mut self, at: &DeviceStep<'_>, state: &mut CudaState) -> Result<(), Fault> {
+        let CudaState { memory, numbers, .. } = state;
+        let program = self.program;
+        let address = memory.address();
+        if self.scratch.was_joined(address, at.at) {
             return Ok(());
         }
         let bound = numbers.bound().ok_or(NOT_PREPARED)?;
-        memory.refresh(self.program, bound, || scratch.flush(self.kernels, &track.stream))?;
+        memory.refresh(self.program, bound, || self.flush())?;
         for out in at.prim.writes() {
             let buf = bound.view(*out).buf;
             let site = self.program.site(buf);
@@ -79,94 +89,97 @@ impl Runner<'_> {
             let is_own = site.region >= FIRST_OWN;
             if is_own && matches!(self.program.plan.buffer(buf).kind, BufferKind::Temporary) {
                 if memory.is_short(site, bound.length(buf)) {
-                    scratch.flush(self.kernels, &track.stream)?;
+                    self.flush()?;
                 }
-                memory.reserve(&track.stream, site, bound.length(buf))?;
+                memory.reserve(self.stream, site, bound.length(buf))?;
             }
         }
-        let used = scratch.used();
-        let mut step = self.step(memory, bound, (track, &mut scratch));
-        step.number = self.program.step_number(at.at);
+        let used = self.scratch.used();
+        let mut step = self.step(memory, bound);
+        step.number = program.step_number(at.at);
         let joined = join(&mut step, at)?;
         let done = if joined == 0 { run(&mut step, at.prim) } else { Ok(()) };
-        let further = |further| Some((further, next(&self.program.plan, at, further)?));
+        let further = |further| Some((further, next(&program.plan, at, further)?));
         let prims = std::iter::once((0, at.prim)).chain((1..=joined).filter_map(further));
         let prims: SmallVec<[(usize, &Prim); 8]> = prims.collect();
         let touched = touched(&step, prims.iter().map(|(_, prim)| *prim));
-        let address = memory.address();
-        let uses_scratch = scratch.used() > used;
-        let settled = done.and_then(|()| scratch.together.settle((self.kernels, &track.stream), (touched, uses_scratch)));
-        match settled {
-            Ok(Settled::Launched) => {}
-            Ok(settled) => {
-                scratch.joined_steps += u64::from(settled == Settled::Joins);
-                if joined == 0 && matches!(at.prim, Prim::Norm { .. }) {
-                    scratch.together.norms.push((address, at.at));
-                }
+        let waits = done.and_then(|()| self.settle(touched, used));
+        if let Ok(true) = waits
+            && joined == 0
+            && matches!(at.prim, Prim::Norm { .. })
+        {
+            self.scratch.together.norms.push((address, at.at));
+        }
+        for (further, prim) in prims {
+            prim.writes().into_iter().for_each(|out| self.scratch.note_write(bound.view(*out).buf));
+            if further > 0 {
+                self.scratch.note_joined(address, (at.at.0, at.at.1 + further));
             }
-            Err(_) => scratch.together.forget_own(),
+        }
+        waits.map(drop)
+    }
+
+    /// A step is done, which has used memory of primitives if more than `used` is in use. Returns `true` if it waits.
+    fn settle(&mut self, touched: Option<Touched>, used: usize) -> Result<bool, Fault> {
+        let Self { kernels, stream, ref mut scratch, .. } = *self;
+        let uses_scratch = scratch.used() > used;
+        let settled = scratch.together.settle((kernels, stream), (touched, uses_scratch));
+        scratch.joined_steps += u64::from(matches!(settled, Ok(Settled::Joins)));
+        if settled.is_err() {
+            scratch.together.forget_own();
         }
         if !scratch.together.keeps_scratch {
             scratch.clear();
         }
-        for (further, prim) in prims {
-            prim.writes().into_iter().for_each(|out| scratch.note_write(bound.view(*out).buf));
-            if further > 0 {
-                scratch.note_joined(address, (at.at.0, at.at.1 + further));
-            }
-        }
-        settled.map(drop)
+        settled.map(|settled| settled != Settled::Launched)
     }
 
     /// Launches what waits.
-    fn flush(&self, track: &Track) -> Result<(), Fault> {
-        track.scratch().flush(self.kernels, &track.stream)
+    pub(crate) fn flush(&mut self) -> Result<(), Fault> {
+        self.scratch.flush(self.kernels, self.stream)
     }
 
     /// Runs a block of the plan for lanes.
     pub(crate) fn block(&mut self, block: usize, lanes: &mut [RunningLane<'_, CudaState>], stop: &AtomicBool) {
-        lanes.iter().for_each(|lane| lane.state.track.scratch().forget());
+        self.scratch.forget();
         run_block(&self.program.plan, block, lanes, self, stop);
-        for lane in lanes {
-            if let Err(fault) = self.flush(&lane.state.track) {
-                lane.fault.get_or_insert(fault.into());
+        if let Err(fault) = self.flush() {
+            for lane in lanes.iter_mut() {
+                lane.fault.get_or_insert_with(|| fault.clone().into());
             }
         }
     }
 
-    /// Compiles what a block needs for a lane, with numbers that were started, before it runs.
-    pub(crate) fn rehearse(&mut self, block: usize, lane: &mut RunningLane<'_, CudaState>) {
-        let (kernels, program) = (self.kernels, self.program);
+    /// Compiles what a block needs for lanes, with numbers that were started, before it runs.
+    pub(crate) fn rehearse(&mut self, block: usize, lanes: &mut [RunningLane<'_, CudaState>]) {
+        let program = self.program;
         if program.is_rehearsed.load(Ordering::Relaxed) {
             return;
         }
-        let joined = lane.state.track.scratch().joined_steps;
-        let is_ready = kernels.rehearse(|| self.block(block, std::slice::from_mut(lane), &AtomicBool::new(false)));
-        lane.state.track.scratch().joined_steps = joined;
+        let joined = self.scratch.joined_steps;
+        let is_ready = self.kernels.rehearse(|| self.block(block, lanes, &AtomicBool::new(false)));
+        self.scratch.joined_steps = joined;
         // What is wrong with the call shows when it runs.
-        *lane.fault = None;
+        lanes.iter_mut().for_each(|lane| *lane.fault = None);
         // Calls of other sizes may need others, but seldom.
         program.is_rehearsed.store(is_ready, Ordering::Relaxed);
     }
 
-    /// Launches something between two steps of a plan.
+    /// Lets something wait that comes between two steps of a lane, after everything of the step: lanes do it together.
     pub(crate) fn between(
-        &self,
+        &mut self,
         state: &mut CudaState,
         launch: impl FnOnce(&mut Step<'_>) -> Result<(), Fault>,
     ) -> Result<(), Fault> {
-        let CudaState { memory, numbers, track, .. } = state;
-        launch(&mut self.step(memory, numbers.bound().ok_or(NOT_PREPARED)?, (track, &mut track.scratch())))
+        let CudaState { memory, numbers, .. } = state;
+        let used = self.scratch.used();
+        launch(&mut self.step(memory, numbers.bound().ok_or(NOT_PREPARED)?))?;
+        self.settle(Some(Touched::default()), used).map(drop)
     }
 
-    fn step<'a>(
-        &'a self,
-        memory: &'a mut LaneMemory,
-        bound: &'a Bound,
-        (track, scratch): (&'a Track, &'a mut Scratch),
-    ) -> Step<'a> {
-        let Self { kernels, program } = self;
-        Step { program, kernels, stream: &track.stream, scratch, memory, bound, number: 0, recomputed: None }
+    fn step<'s>(&'s mut self, memory: &'s mut LaneMemory, bound: &'s Bound) -> Step<'s> {
+        let Self { kernels, program, stream, scratch } = self;
+        Step { program, kernels, stream, scratch, memory, bound, number: 0, recomputed: None }
     }
 }
 

@@ -118,7 +118,7 @@ pub(crate) fn tag(dtype: DType) -> &'static str {
     }
 }
 
-/// Memory that primitives need beside their tensors. Work on a track is in order, so that all of it share one.
+/// Memory that primitives need beside their tensors, and launches that wait. The work of all lanes is in order, so they share it.
 #[derive(Debug)]
 pub(crate) struct Scratch {
     /// Of a primitive alone.
@@ -218,8 +218,8 @@ impl Scratch {
 
     /// A block starts: what was computed before it does not count.
     pub(crate) fn forget(&mut self) {
-        self.rows.last = None;
-        self.angles.last = None;
+        self.rows.forget();
+        self.angles.forget();
         self.joined.clear();
     }
 
@@ -237,37 +237,40 @@ impl Scratch {
 
     /// A buffer was written.
     pub(crate) fn note_write(&mut self, buf: Buf) {
-        self.rows.last.take_if(|(key, _)| key.x.buf == buf);
+        self.rows.known.retain(|(key, _)| key.x.buf != buf);
     }
 }
 
-/// What a launch has left in memory of its own, for launches after it that need the same.
+/// What launches have left in memory of their own, for launches after them that need the same.
 #[derive(Debug)]
 pub(crate) struct Kept<K, V> {
     pool: ScratchPool,
-    last: Option<(K, V)>,
+    known: Vec<(K, V)>,
 }
 
 impl<K: PartialEq, V: Copy> Kept<K, V> {
     fn new(stream: &Stream) -> CudaResult<Self> {
-        Ok(Self { pool: ScratchPool::new(stream)?, last: None })
+        Ok(Self { pool: ScratchPool::new(stream)?, known: Vec::new() })
     }
 
-    /// What the last launch has left, if it is this.
+    /// What a launch has left.
     pub(crate) fn known(&self, key: &K) -> Option<V> {
-        self.last.as_ref().filter(|(known, _)| known == key).map(|(_, value)| *value)
+        self.known.iter().find(|(known, _)| known == key).map(|(_, value)| *value)
     }
 
-    /// Memory for what comes in its place: the addresses of two parts of these sizes.
-    pub(crate) fn replace(&mut self, stream: &Stream, bytes: [usize; 2]) -> Result<[u64; 2], Fault> {
-        self.last = None;
+    /// Nothing that launches have left is needed any more.
+    pub(crate) fn forget(&mut self) {
+        self.known.clear();
         self.pool.clear();
-        let [first, second] = bytes.map(|bytes| self.pool.take(stream, bytes));
-        Ok([first?, second?])
+    }
+
+    /// Memory for more: its address.
+    pub(crate) fn take(&mut self, stream: &Stream, bytes: usize) -> Result<u64, Fault> {
+        self.pool.take(stream, bytes)
     }
 
     pub(crate) fn note(&mut self, key: K, value: V) {
-        self.last = Some((key, value));
+        self.known.push((key, value));
     }
 }
 

@@ -3,6 +3,7 @@
 //
 // Launch: one block, after all launches of the step.
 
+#include "block.cuh"
 #include "view.cuh"
 
 #define MOST_COUNTED 2
@@ -54,11 +55,11 @@ __device__ __forceinline__ bool take(const FollowArgs &args, Lane &lane) {
     return true;
 }
 
-extern "C" __global__ void follow(const __grid_constant__ FollowArgs args) {
+__device__ __forceinline__ void follow(const FollowArgs &args, const Block &block) {
     Lane &lane = lane_of(args.launch);
     __shared__ bool goes_on;
     if (threadIdx.x == 0) goes_on = take(args, lane);
     __syncthreads();
     if (!goes_on) return;
-    for (u32 slot = threadIdx.x; slot < args.numbers_count; slot += blockDim.x) lane.numbers[slot] = args.numbers[slot];
+    for (u32 slot = threadIdx.x; slot < args.numbers_count; slot += block.threads) lane.numbers[slot] = args.numbers[slot];
 }

@@ -1,15 +1,15 @@
 //! What happens between two steps of a lane: `follow.cu`.
 
-use crate::kernels::source;
+use crate::kernels::together::{Part, part};
 use crate::launch::Grid;
-use crate::module::Source;
+use crate::module::Variant;
 use crate::step::{Launch, Step, ViewArg};
 use bytemuck::{Pod, Zeroable};
 use ptero_backend::{Fault, Follow};
 use ptero_plan::plan::{Input, Plan};
 use ptero_plan::prim::ViewId;
 
-pub(crate) const FOLLOW: Source = source!("follow.cu");
+pub(crate) static FOLLOW: Part = part!("follow", "FollowArgs");
 
 /// The most inputs that are counted, tokens that end a lane, and numbers that change from step to step; as in follow.cu.
 const MOST_COUNTED: usize = 2;
@@ -75,7 +75,8 @@ pub(crate) fn follow(step: &mut Step<'_>, follow: &Follow<'_>, token: ViewId, ne
     };
     args.ends.iter_mut().zip(next.ends).for_each(|(to, end)| *to = *end);
     args.numbers.iter_mut().zip(step.memory.numbers()).for_each(|(to, number)| *to = *number);
-    step.run(&FOLLOW, &[], "follow", Grid::new(1, 32), &args)
+    step.run_part(&FOLLOW, Variant::default(), Grid::new(1, 32), &args);
+    Ok(())
 }
 
 /// Returns `true` if the kernel has room for everything that a run needs.

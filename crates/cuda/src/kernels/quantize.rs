@@ -55,7 +55,10 @@ pub(crate) fn quantize(
     let whole_rows = if is_single { 2 * rows } else { rows };
     let cells = length.div_ceil(CELL);
     let step_bytes = whole_rows * (length / group) * size_of::<[f32; 2]>();
-    let [planes, steps] = step.scratch.rows.replace(step.stream, [whole_rows * cells * 2 * CELL, step_bytes])?;
+    // Those of the step before are seldom needed again, and large.
+    step.scratch.rows.forget();
+    let planes = step.scratch.rows.take(step.stream, whole_rows * cells * 2 * CELL)?;
+    let steps = step.scratch.rows.take(step.stream, step_bytes)?;
     let x_view = if step.is_fixed(x) { step.view_of(view) } else { step.view(x) };
     let args = QuantizeArgs { launch: step.launch(), x: x_view, planes, steps };
     let defines = [

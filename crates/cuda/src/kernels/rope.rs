@@ -158,7 +158,7 @@ fn rope_row(step: &mut Step<'_>, out: ViewId, x: ViewId, rope: &Rope<'_>) -> Res
     let angles = match step.scratch.angles.known(&key) {
         Some(known) => known,
         None => {
-            let [angles, _] = step.scratch.angles.replace(step.stream, [rope.dims / 2 * size_of::<[f32; 2]>(), 0])?;
+            let angles = step.scratch.angles.take(step.stream, rope.dims / 2 * size_of::<[f32; 2]>())?;
             let (launch, scale) = (step.launch(), rope.scale);
             let args = RopeAnglesArgs { launch, angles, periods, position, dims, scale, base, unused: 0 };
             let blocks = (dims / 2).div_ceil(THREADS).max(1);

@@ -91,7 +91,6 @@ __device__ __forceinline__ F32::Element function(const Point &point) {
 /// Sources of primitives, each with macros that a program may give it.
 pub const VARIANTS: &[(Source, Variant<'static>)] = &[
     (BY_CHOICE, with(&[])),
-    (FOLLOW, with(&[])),
     (HEAD, with(&[])),
     (INDEX, with(&[])),
     (ORDER, with(&[])),
@@ -278,6 +277,7 @@ pub const VARIANTS: &[(Source, Variant<'static>)] = &[
 
 /// Kernels that are parts of launches, as [`VARIANTS`].
 const PARTS: &[(&Part, Variant<'static>)] = &[
+    (&FOLLOW, with(&[])),
     (&ROUTE, with(&[("X", "F32"), ("INDEX", "U32")])),
     (&MAP, Variant { defines: &[("INPUTS", "2"), ("OUT", "Bf16")], generated: FUNCTION }),
     (
