@@ -96,7 +96,12 @@ impl Cuda {
         self.opened.stream.device().free_bytes()
     }
 
-    /// How many steps of programs were done by the launch of a step before them; repetitions of a captured call do not count.
+    /// How many kernels were launched for steps of programs, but for draws; repetitions of a captured call do not count.
+    pub fn launches(&self) -> u64 {
+        self.opened.turn().together.launches
+    }
+
+    /// How many steps of programs were done by the launch of another step; repetitions of a captured call do not count.
     pub fn joined_steps(&self) -> u64 {
         self.opened.turn().joined_steps
     }

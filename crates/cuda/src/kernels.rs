@@ -65,6 +65,7 @@ pub(crate) const HEADERS: &[(&str, &str)] = headers![
     "follow.cu",
     "fused.cuh",
     "gated_delta.cu",
+    "gated_delta_row.cu",
     "map.cu",
     "map.cuh",
     "matmul_row.cu",

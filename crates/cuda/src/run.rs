@@ -156,9 +156,9 @@ impl Runner<'_> {
         if program.is_rehearsed.load(Ordering::Relaxed) {
             return;
         }
-        let joined = self.scratch.joined_steps;
+        let before = (self.scratch.joined_steps, self.scratch.together.launches);
         let is_ready = self.kernels.rehearse(|| self.block(block, lanes, &AtomicBool::new(false)));
-        self.scratch.joined_steps = joined;
+        (self.scratch.joined_steps, self.scratch.together.launches) = before;
         // What is wrong with the call shows when it runs.
         lanes.iter_mut().for_each(|lane| *lane.fault = None);
         // Calls of other sizes may need others, but seldom.

@@ -129,7 +129,7 @@ pub(crate) struct Scratch {
     pub(crate) angles: Kept<AnglesKey, u64>,
     /// Steps that the launch of the step before has done.
     joined: Vec<LaneStep>,
-    /// How often a step was done by the launch of one before it.
+    /// How often a step was done by the launch of another.
     pub(crate) joined_steps: u64,
     /// What blocks of a launch count themselves with, and how many are in use. All are 0 between launches.
     counters: Buffer<u32>,
@@ -472,6 +472,7 @@ impl<'a> Step<'a> {
         args: &A,
     ) -> Result<(), Fault> {
         self.scratch.together.flush(self.kernels, self.stream)?;
+        self.scratch.together.launches += 1;
         if self.kernels.notes(source, variant) {
             return Ok(());
         }

@@ -63,14 +63,22 @@ __device__ __forceinline__ void matmul_row(const MatMulRowArgs &args, const Bloc
     }
     Lane &lane = lane_of(args.launch);
     if (is_halted(lane)) return;
-#pragma unroll 8
-    for (u32 at = threadIdx.x; at < args.length; at += block.threads) row[at] = X::to_float(args.row[0].get<X>(matrix, 0, at));
+    stage_row<X>(row, args.length, block.threads, [&](u32 at) { return args.row[0].get<X>(matrix, 0, at); });
 #if PROLOGUE == NORM_ROW
     __syncthreads();
     // Every warp computes the same, which is faster than to wait for one.
     const float2 found = center_and_factor(args.length, threadIdx.x % 32, args.is_layer, args.eps, [&](i64 at) { return row[at]; });
     __syncthreads();
-    for (u32 at = threadIdx.x; at < args.length; at += block.threads) row[at] = normed(args.row, matrix, at, row[at], found);
+    for (u32 first = threadIdx.x; first < args.length; first += ROW_BATCH * block.threads) {
+        NormFactors factors[ROW_BATCH];
+#pragma unroll
+        for (u32 i = 0; i < ROW_BATCH; ++i) factors[i].load(args.row, matrix, min(first + i * block.threads, args.length - 1));
+#pragma unroll
+        for (u32 i = 0; i < ROW_BATCH; ++i) {
+            const u32 at = first + i * block.threads;
+            if (at < args.length) row[at] = factors[i].normed(row[at], found);
+        }
+    }
 #endif
     await_copies();
     __syncthreads();

@@ -27,20 +27,26 @@ __device__ __forceinline__ void normalize_rows(const NormRowsArgs &args, const B
     if (is_halted(lane_of(args.launch))) return;
     const X::Element *x = args.x + block.x * args.x_row;
     OUT::Element *out = args.out + block.x * args.out_row;
-#pragma unroll 8
-    for (u32 at = threadIdx.x; at < args.size; at += block.threads) row[at] = X::to_float(x[at]);
+    stage_row<X>(row, args.size, block.threads, [&](u32 at) { return x[at]; });
     __syncthreads();
     // Every warp computes the same, which is faster than to wait for one.
     const float2 found = center_and_factor(args.size, threadIdx.x % 32, args.is_layer, args.eps, [&](i64 at) { return row[at]; });
-#pragma unroll 4
-    for (u32 at = threadIdx.x; at < args.size; at += block.threads) {
-        float y = (row[at] - found.x) * found.y;
+    for (u32 first = threadIdx.x; first < args.size; first += ROW_BATCH * block.threads) {
+        float y[ROW_BATCH];
+#pragma unroll
+        for (u32 i = 0; i < ROW_BATCH; ++i) {
+            const u32 at = min(first + i * block.threads, args.size - 1);
+            y[i] = (row[at] - found.x) * found.y;
 #if HAS_WEIGHT
-        y = y * WEIGHT::to_float(args.weight[at]);
+            y[i] = y[i] * WEIGHT::to_float(args.weight[at]);
 #endif
 #if HAS_BIAS
-        y = y + BIAS::to_float(args.bias[at]);
+            y[i] = y[i] + BIAS::to_float(args.bias[at]);
 #endif
-        out[at] = OUT::from_float(y);
+        }
+#pragma unroll
+        for (u32 i = 0; i < ROW_BATCH; ++i) {
+            if (first + i * block.threads < args.size) out[first + i * block.threads] = OUT::from_float(y[i]);
+        }
     }
 }

@@ -26,6 +26,23 @@ struct ProloguePoint {
     template <typename T> __device__ __forceinline__ typename T::Element element(u32 input) const { return operands[input].get<T>(matrix, row, column); }
 };
 
+// An element as a word, and back: what has been loaded before it is used.
+__device__ __forceinline__ u64 word_of(float x) { return __float_as_uint(x); }
+template <typename E> __device__ __forceinline__ u64 word_of(E x) { return (u64)x; }
+template <typename E> struct OfWord {
+    static __device__ __forceinline__ E get(u64 word) { return (E)word; }
+};
+template <> struct OfWord<float> {
+    static __device__ __forceinline__ float get(u64 word) { return __uint_as_float((u32)word); }
+};
+
+// The operands of a function, loaded.
+template <u32 COUNT> struct LoadedPoint {
+    u64 words[COUNT];
+
+    template <typename T> __device__ __forceinline__ typename T::Element element(u32 input) const { return OfWord<typename T::Element>::get(words[input]); }
+};
+
 // A result and its element. It is operand AT of the function after a kernel's own work; `others` are the rest.
 template <u32 AT> struct EpiloguePointAt {
     const Stacked *others;

@@ -1,8 +1,10 @@
 //! Rows that a product computes itself, before it multiplies them: by a norm or an elementwise function.
 
 use crate::kernels::flag;
-use crate::kernels::rows::{MOST_OPERANDS, Stacked, before as before_text, contiguous_if_any, is_plain, stacked};
-use crate::step::Step;
+use crate::kernels::map::function_text;
+use crate::kernels::rows::{MOST_OPERANDS, Stacked, contiguous_if_any, is_plain, stacked};
+use crate::step::{Step, tag};
+use ptero_plan::expr::{Expr, Scalar};
 use ptero_plan::prim::{Normalize, Prim, ViewId};
 
 /// What the row is computed from.
@@ -39,7 +41,7 @@ impl Prologue {
                 for (to, view) in operands.iter_mut().zip(ins) {
                     *to = if are_rows { stacked(step, *view, 2)? } else { as_row(step, *view)? };
                 }
-                let text = before_text(expr);
+                let text = loaded_text(expr, ins.len());
                 Self { kind: "MAP_ROW", operands, row, eps: 0.0, is_layer: false, text }
             }
             Some(_) => return None,
@@ -59,6 +61,25 @@ impl Prologue {
             ("HAS_BIAS_ROW", flag(bias.is_some())),
         ]
     }
+}
+
+/// A function that a kernel computes of operands which it has loaded before: `prologue::loaded`, `prologue::function`.
+fn loaded_text(expr: &Expr, inputs: usize) -> String {
+    let mut words = vec!["0".to_owned(); inputs.max(1)];
+    for step in &expr.steps {
+        if let Scalar::Load(input) = step.op
+            && let Some(word) = words.get_mut(usize::from(input))
+        {
+            *word = format!("word_of(point.element<{}>({input}))", tag(step.dtype));
+        }
+    }
+    format!(
+        "namespace prologue {{\ntypedef LoadedPoint<{}> Point;\n__device__ __forceinline__ Point loaded(const ProloguePoint &point) {{\n    \
+         return {{{{{}}}}};\n}}\n{}}}\n",
+        words.len(),
+        words.join(", "),
+        function_text(expr)
+    )
 }
 
 /// All elements of a view as one row; `None` if they are not at regular distances.

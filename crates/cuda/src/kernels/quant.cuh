@@ -1,7 +1,7 @@
 // Quantized weights: rows of codes with a scale for each group, as in `crates/tensor/src/quant.rs`.
 //
 // Compiled with FORMAT (below), and for words with BITS and GROUP, the tags SCALE and BIAS, HAS_BIAS, and VECTOR = 1 if rows of
-// codes are contiguous and start at multiples of 16 bytes.
+// codes are contiguous and start at multiples of 16 bytes; WHOLE may be 1 if rows are made of whole cells.
 //
 // A cell is 64 codes. As whole numbers, a weight is `scale * code + bias`: codes are bytes, signed (SIGNED) or not, and a cell has
 // GROUPS groups of STEP codes. Words of four bits hold their codes INTERLEAVED: of eight codes, first those at even indices, then the
@@ -20,6 +20,10 @@
 #define Q4_K 4
 #define Q5_K 5
 #define Q6_K 6
+
+#ifndef WHOLE
+#define WHOLE 0
+#endif
 
 #define IS_BLOCKS (FORMAT >= Q4_K)
 #if FORMAT >= Q4_K

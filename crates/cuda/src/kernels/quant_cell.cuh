@@ -91,7 +91,7 @@ __device__ __forceinline__ void load_cell(RawCell &raw, const WeightMatrix &matr
     const u32 *words = matrix.codes + row * matrix.row + cell * (2 * BITS) * matrix.step;
     const i64 left = matrix.length * BITS / 32 - cell * (2 * BITS);
 #if VECTOR
-    if (left >= 2 * BITS) {
+    if (WHOLE || left >= 2 * BITS) {
 #pragma unroll
         for (u32 i = 0; i < 2 * BITS; i += BITS % 2 ? 2 : 4) {
             if (BITS % 2) {
@@ -111,7 +111,7 @@ __device__ __forceinline__ void load_cell(RawCell &raw, const WeightMatrix &matr
     const i64 first = cell * 64 / GROUP, count = matrix.length / GROUP;
 #pragma unroll
     for (u32 i = 0; i < GROUPS; ++i) {
-        const i64 group = first + i < count ? first + i : count - 1;
+        const i64 group = WHOLE || first + i < count ? first + i : count - 1;
         raw.scales[i] = matrix.scales[row * matrix.scale_row + group * matrix.scale_step];
 #if HAS_BIAS
         raw.biases[i] = matrix.biases[row * matrix.bias_row + group * matrix.bias_step];
@@ -225,6 +225,7 @@ struct QuantizedRows {
 
 // The number of groups that a cell has, of a row of this length.
 __device__ __forceinline__ u32 groups_of(i64 length, i64 cell) {
+    if (WHOLE) return cell * 64 < length ? GROUPS : 0;
     const i64 left = length - cell * 64;
     return left >= 64 ? GROUPS : left <= 0 ? 0 : (u32)(left / STEP);
 }

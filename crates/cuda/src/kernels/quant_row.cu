@@ -80,29 +80,75 @@ struct RowMemory {
     }
 };
 
+// What is loaded of an element of the row, before it is computed.
+struct RowElement {
+#if PROLOGUE == PLAIN_ROW
+    X::Element x;
+#elif PROLOGUE == NORM_ROW
+    NormFactors factors;
+#else
+    prologue::Point operands;
+#endif
+
+    __device__ __forceinline__ void load(const QuantRowArgs &args, u32 matrix, u32 at) {
+#if PROLOGUE == PLAIN_ROW
+        x = args.row[0].get<X>(matrix, 0, at);
+#elif PROLOGUE == NORM_ROW
+        factors.load(args.row, matrix, at);
+#else
+        operands = prologue::loaded({args.row, matrix, 0, at});
+#endif
+    }
+};
+
+// Cells whose elements a warp loads together: waiting for each alone would take most of the time.
+#define CELLS_AT_ONCE 4
+
+// Elements of some cells of a warp, two columns a thread.
+struct RowElements {
+    RowElement of[CELLS_AT_ONCE][2];
+
+    __device__ __forceinline__ void load(const QuantRowArgs &args, u32 matrix, u32 first, u32 lane) {
+#pragma unroll
+        for (u32 i = 0; i < CELLS_AT_ONCE; ++i) {
+            // Beyond the last column, that one again.
+            const u32 column = min((first + i * WARPS) * 64 + 2 * lane, args.length - 2);
+            of[i][0].load(args, matrix, column);
+            of[i][1].load(args, matrix, column + 1);
+        }
+    }
+};
+
 // Leaves the row of activations in shared memory, as whole numbers.
 __device__ __forceinline__ void prepare_row(const QuantRowArgs &args, const RowMemory &memory, u32 matrix, u32 warp, u32 lane) {
+    RowElements elements;
+    elements.load(args, matrix, warp, lane);
 #if PROLOGUE == NORM_ROW
-#pragma unroll 4
-    for (u32 at = threadIdx.x; at < args.length; at += 32 * WARPS) memory.sums[at] = X::to_float(args.row[0].get<X>(matrix, 0, at));
+    stage_row<X>(memory.sums, args.length, 32 * WARPS, [&](u32 at) { return args.row[0].get<X>(matrix, 0, at); });
     __syncthreads();
     const float2 found = center_and_factor(args.length, lane, args.is_layer, args.eps, [&](i64 at) { return memory.sums[at]; });
 #endif
-    const auto element = [&](u32 at) {
+    for (u32 first = warp; first < memory.cells; first += CELLS_AT_ONCE * WARPS) {
+        if (first > warp) elements.load(args, matrix, first, lane);
+#pragma unroll
+        for (u32 i = 0; i < CELLS_AT_ONCE; ++i) {
+            const u32 cell = first + i * WARPS, column = cell * 64 + 2 * lane;
+            if (cell >= memory.cells) continue;
+            float x[2] = {0.0f, 0.0f};
+            if (column < args.length) {
+#pragma unroll
+                for (u32 j = 0; j < 2; ++j) {
 #if PROLOGUE == PLAIN_ROW
-        return X::to_float(args.row[0].get<X>(matrix, 0, at));
+                    x[j] = X::to_float(elements.of[i][j].x);
 #elif PROLOGUE == NORM_ROW
-        return normed(args.row, matrix, at, memory.sums[at], found);
+                    x[j] = elements.of[i][j].factors.normed(memory.sums[column + j], found);
 #else
-        return ROW::to_float(prologue::function({args.row, matrix, 0, at}));
+                    x[j] = ROW::to_float(prologue::function(elements.of[i][j].operands));
 #endif
-    };
-#pragma unroll 2
-    for (u32 cell = warp; cell < memory.cells; cell += WARPS) {
-        const u32 column = cell * 64 + 2 * lane;
-        float x[2] = {0.0f, 0.0f};
-        if (column < args.length) x[0] = element(column), x[1] = element(column + 1);
-        memory.store(x, cell, lane);
+                }
+            }
+            memory.store(x, cell, lane);
+        }
     }
     __syncthreads();
 }

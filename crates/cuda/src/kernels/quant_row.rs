@@ -133,6 +133,7 @@ impl Row<'_> {
             .extend([("INDEX", self.rhs.map_or("U32", |view| step.tag(view))), ("CHOSEN", flag(self.rhs.is_some()))]);
         defines.extend([("HAS_EPILOGUE", flag(self.epilogue.is_some())), ("SINGLE", flag(is_single)), ("WARPS", "8")]);
         defines.extend([("SPLIT", shares.split.1), ("DEPTH", shares.depth)]);
+        defines.push(("WHOLE", flag(length.is_multiple_of(CELL))));
         let rows = if is_single { 2 } else { 1 };
         let staged = if matches!(self.before.prim(), Some(Prim::Norm { .. })) { length } else { 0 };
         let grid = shares.grid(self.w, (rows, length, staged), (columns, matrices))?;

@@ -214,6 +214,8 @@ pub(crate) struct Together {
     pub(crate) norms: Vec<LaneStep>,
     /// Something that waits uses memory of primitives.
     pub(crate) keeps_scratch: bool,
+    /// How many kernels were launched.
+    pub(crate) launches: u64,
 }
 
 impl Together {
@@ -269,6 +271,7 @@ impl Together {
         self.norms.clear();
         self.keeps_scratch = false;
         let own = std::mem::take(&mut self.own);
+        self.launches += u64::from(!waiting.is_empty()) + own.len() as u64;
         if !waiting.is_empty() {
             device(launch(kernels, stream, &waiting))?;
         }

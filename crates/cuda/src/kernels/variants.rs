@@ -6,7 +6,7 @@ use super::by_choice::BY_CHOICE;
 use super::conv::CONV;
 use super::conv_state::CONV_STATE;
 use super::follow::FOLLOW;
-use super::gated_delta::GATED_DELTA;
+use super::gated_delta::{GATED_DELTA, GATED_DELTA_ROW};
 use super::head::HEAD;
 use super::index::INDEX;
 use super::map::MAP;
@@ -48,9 +48,22 @@ __device__ __forceinline__ OUT::Element function(const Point &point) {
 }
 ";
 
-/// The prologue of a product of one row.
+/// The function before a sum.
 const PROLOGUE: &str = "namespace prologue {
 using Point = ProloguePoint;
+__device__ __forceinline__ F32::Element function(const Point &point) {
+    const float s0 = F32::to_float(point.element<F32>(0));
+    return F32::from_float(f_mul(s0, f_sigmoid(s0)));
+}
+}
+";
+
+/// The prologue of a product of one row with quantized weights.
+const LOADED: &str = "namespace prologue {
+typedef LoadedPoint<1> Point;
+__device__ __forceinline__ Point loaded(const ProloguePoint &point) {
+    return {{word_of(point.element<F32>(0))}};
+}
 __device__ __forceinline__ F32::Element function(const Point &point) {
     const float s0 = F32::to_float(point.element<F32>(0));
     return F32::from_float(f_mul(s0, f_sigmoid(s0)));
@@ -333,6 +346,20 @@ const PARTS: &[(&Part, Variant<'static>)] = &[
         ]),
     ),
     (
+        &GATED_DELTA_ROW,
+        with(&[
+            ("Q", "Bf16"),
+            ("K", "Bf16"),
+            ("V", "Bf16"),
+            ("G", "F32"),
+            ("BETA", "F32"),
+            ("STATE", "F32"),
+            ("STATE_OUT", "F32"),
+            ("OUT", "Bf16"),
+            ("DK", "128"),
+        ]),
+    ),
+    (
         &MATMUL_ROW,
         with(&[
             ("PROLOGUE", "PLAIN_ROW"),
@@ -390,6 +417,7 @@ const PARTS: &[(&Part, Variant<'static>)] = &[
                 ("WARPS", "8"),
                 ("SPLIT", "4"),
                 ("DEPTH", "2"),
+                ("WHOLE", "1"),
                 ("OUT", "F32"),
             ],
             generated: EPILOGUE,
@@ -417,7 +445,7 @@ const PARTS: &[(&Part, Variant<'static>)] = &[
                 ("DEPTH", "4"),
                 ("OUT", "F32"),
             ],
-            generated: PROLOGUE,
+            generated: LOADED,
         },
     ),
     (
