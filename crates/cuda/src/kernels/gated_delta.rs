@@ -87,10 +87,11 @@ pub(crate) fn gated_delta(step: &mut Step<'_>, rule: &GatedDelta) {
 
 /// Of one token; `None` if there are more, or a tensor is of another form.
 fn row_arguments(step: &Step<'_>, rule: &GatedDelta) -> Option<(GatedDeltaRowArgs, Grid)> {
-    let [1, 1, heads @ 1.., width @ 1..] = *step.shape(rule.v).shape.as_slice() else { return None };
+    let [1, 1, heads, width] = *step.shape(rule.v).shape.as_slice() else { return None };
     let groups = step.shape(rule.k).size(2);
     let number = |size: usize| u32::try_from(size).ok();
-    let rows = heads.checked_mul(width).filter(|_| groups > 0 && step.shape(rule.state).size(3) > 0)?;
+    let are_some = groups > 0 && step.shape(rule.state).size(3) > 0;
+    let rows = heads.checked_mul(width).filter(|rows| *rows > 0 && are_some)?;
     let args = GatedDeltaRowArgs {
         launch: step.launch(),
         out: stacked(step, rule.out, 2)?,
