@@ -5,7 +5,7 @@
 //! program.rs     a plan prepared for the device: where buffers lie, and which numbers change from step to step
 //! memory.rs      memory of weights and of lanes
 //! run.rs         dispatch: one line per primitive; step.rs: what launches of a primitive are made of
-//! capture.rs     calls as graphs
+//! capture.rs     calls of lanes as graphs
 //! ahead.rs       runs of several steps, without waiting for tokens
 //! kernels/       one file per family of primitives, each NAME.rs beside its NAME.cu
 //! context.rs     which devices there are; opening one

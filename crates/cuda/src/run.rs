@@ -46,8 +46,9 @@ impl<'a> Runner<'a> {
 
 impl Device<CudaState> for Runner<'_> {
     fn prim(&mut self, step: &DeviceStep<'_>, lanes: &mut [RunningLane<'_, CudaState>]) {
+        let together = lanes.len().next_power_of_two();
         for lane in lanes {
-            let done = self.launch(step, lane.state);
+            let done = self.launch(step, lane.state, together);
             *lane.fault = done.err().map(|fault| fault.at(step.place));
         }
     }
@@ -73,7 +74,7 @@ impl Device<CudaState> for Runner<'_> {
 
 impl Runner<'_> {
     /// Launches a step of a lane, or lets it wait for others.
-    fn launch(&mut self, at: &DeviceStep<'_>, state: &mut CudaState) -> Result<(), Fault> {
+    fn launch(&mut self, at: &DeviceStep<'_>, state: &mut CudaState, lanes: usize) -> Result<(), Fault> {
         let CudaState { memory, numbers, .. } = state;
         let program = self.program;
         let address = memory.address();
@@ -96,7 +97,7 @@ impl Runner<'_> {
         }
         let used = self.scratch.used();
         let mut step = self.step(memory, bound);
-        step.number = program.step_number(at.at);
+        (step.number, step.lanes) = (program.step_number(at.at), lanes);
         let joined = join(&mut step, at)?;
         let done = if joined == 0 { run(&mut step, at.prim) } else { Ok(()) };
         let further = |further| Some((further, next(&program.plan, at, further)?));
@@ -179,14 +180,14 @@ impl Runner<'_> {
 
     fn step<'s>(&'s mut self, memory: &'s mut LaneMemory, bound: &'s Bound) -> Step<'s> {
         let Self { kernels, program, stream, scratch } = self;
-        Step { program, kernels, stream, scratch, memory, bound, number: 0, recomputed: None }
+        Step { program, kernels, stream, scratch, memory, bound, number: 0, lanes: 1, recomputed: None }
     }
 }
 
 /// The memory that the steps of a launch touch, but for weights; `None` if that is not known.
 fn touched<'a>(step: &Step<'a>, prims: impl Iterator<Item = &'a Prim>) -> Option<Touched> {
-    let is_constant =
-        |view: &ViewId| matches!(step.program.plan.buffer(step.shape(*view).buf).kind, BufferKind::Constant(_));
+    let kind = |view: &ViewId| &step.program.plan.buffer(step.shape(*view).buf).kind;
+    let is_constant = |view: &ViewId| matches!(kind(view), BufferKind::Constant(_));
     // Whoever computes a norm again reads what the norm reads.
     let again = step.recomputed.map(|norm| step.shape(*norm.out()).buf);
     let mut touched = Touched::default();
@@ -196,11 +197,22 @@ fn touched<'a>(step: &Step<'a>, prims: impl Iterator<Item = &'a Prim>) -> Option
         for view in reads {
             touched.reads.push(memory_of(step, step.shape(view))?);
         }
+        touched.may_fail |= may_fail(prim);
         for view in prim.writes().into_iter().filter(|_| !is_again) {
+            touched.changes_state |= matches!(kind(view), BufferKind::State);
             touched.writes.push(memory_of(step, step.shape(*view))?);
         }
     }
     Some(touched)
+}
+
+/// Returns `true` if a step fails where an index is outside.
+fn may_fail(prim: &Prim) -> bool {
+    match prim {
+        Prim::Gather { axes, .. } | Prim::Scatter { axes, .. } => axes.iter().any(|axis| axis.index.is_some()),
+        Prim::MatMul { lhs, rhs, .. } | Prim::QuantMatMul { lhs, rhs, .. } => lhs.is_some() || rhs.is_some(),
+        _ => false,
+    }
 }
 
 fn run(step: &mut Step<'_>, prim: &Prim) -> Result<(), Fault> {

@@ -324,6 +324,8 @@ pub(crate) struct Step<'a> {
     pub(crate) bound: &'a Bound,
     /// Its number among the steps of the plan.
     pub(crate) number: u32,
+    /// How many lanes do the step together: a power of two.
+    pub(crate) lanes: usize,
     /// The norm whose result the step has computed again.
     pub(crate) recomputed: Option<&'a Prim>,
 }

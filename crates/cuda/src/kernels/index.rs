@@ -1,7 +1,8 @@
-//! Gather and scatter: `index.cu`.
+//! Gather and scatter: `gather.cu`, `index.cu`.
 
 use crate::kernels::source;
-use crate::module::Source;
+use crate::kernels::together::{Part, part};
+use crate::module::{Source, Variant};
 use crate::program::MOST_AXES;
 use crate::step::{Launch, Step, ViewArg};
 use bytemuck::{Pod, Zeroable};
@@ -10,6 +11,7 @@ use ptero_plan::plan::BufferKind;
 use ptero_plan::prim::{Axis, ViewId};
 
 pub(crate) const INDEX: Source = source!("index.cu");
+pub(crate) static GATHER: Part = part!("gather", "IndexArgs");
 
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
@@ -30,8 +32,8 @@ struct IndexArgs {
     apart: u32,
 }
 
-const _: () = assert!(size_of::<AxisArg>() == 160, "the layout of `Axis` in index.cu");
-const _: () = assert!(size_of::<IndexArgs>() == 1608, "the layout of `IndexArgs` in index.cu");
+const _: () = assert!(size_of::<AxisArg>() == 160, "the layout of `Axis` in index.cuh");
+const _: () = assert!(size_of::<IndexArgs>() == 1608, "the layout of `IndexArgs` in index.cuh");
 
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
@@ -66,7 +68,8 @@ pub(crate) fn gather(step: &mut Step<'_>, out: ViewId, x: ViewId, axes: &[Axis])
     if matches!(step.program.plan.buffer(buf).kind, BufferKind::State) && axes.iter().any(|axis| axis.index.is_some()) {
         step.run(&INDEX, &[], "check_indices", grid, &args)?;
     }
-    step.run(&INDEX, &[], "gather", grid, &args)
+    step.run_part(&GATHER, Variant::default(), grid, &args);
+    Ok(())
 }
 
 pub(crate) fn scatter(

@@ -62,7 +62,10 @@ pub(crate) fn product(
         Factors::Plain(a, _) => a,
         Factors::Quantized { x, .. } => x,
     };
-    if let Some(norm) = step.waiting_norm(x)
+    // Whoever reads the result of a norm itself waits for it.
+    let others = epilogue.as_ref().map_or(&[][..], |fused| &fused.ins);
+    let is_read = others.iter().any(|view| step.shape(*view).buf == step.shape(x).buf);
+    if let Some(norm) = step.waiting_norm(x).filter(|_| !is_read)
         && (quant_row(step, out, factors, choices, epilogue, Before::Again(norm))?
             || matmul_row(step, out, factors, choices, epilogue, Some(norm)))
     {

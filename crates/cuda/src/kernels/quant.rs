@@ -1,7 +1,8 @@
 //! Quantized weights as kernels get them: `quant.cuh`. Weights as numbers: `dequantize.cu`.
 
-use crate::kernels::{flag, source};
-use crate::module::Source;
+use crate::kernels::flag;
+use crate::kernels::together::{Part, part};
+use crate::module::Variant;
 use crate::step::{Launch, Step, ViewArg, tag};
 use bytemuck::{Pod, Zeroable};
 use ptero_backend::Fault;
@@ -10,7 +11,7 @@ use ptero_plan::prim::{QuantFormat, QuantMode, Quantized, ViewId};
 use ptero_tensor::{DType, GgufType};
 use smallvec::SmallVec;
 
-pub(crate) const DEQUANTIZE: Source = source!("dequantize.cu");
+pub(crate) static DEQUANTIZE: Part = part!("dequantize", "DequantizeArgs");
 
 /// `QuantizedViews` in quant.cuh.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
@@ -123,5 +124,7 @@ pub(crate) fn decode(
     let mut defines = defines(step, w)?;
     defines.push(("OUT", tag(dtype)));
     let args = DequantizeArgs { launch: step.launch(), out, weights: QuantizedViews::new(step, w) };
-    step.run(&DEQUANTIZE, &defines, "dequantize", step.grid(count, THREADS as usize, THREADS), &args)
+    let variant = Variant { defines: &defines, generated: "" };
+    step.run_part(&DEQUANTIZE, variant, step.grid(count, THREADS as usize, THREADS), &args);
+    Ok(())
 }

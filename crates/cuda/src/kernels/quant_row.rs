@@ -199,7 +199,7 @@ impl Shares {
         let chunks = length.div_ceil(CELL * CHUNK);
         let warps = columns.div_ceil(WARP_ROWS) * matrices;
         // Few rows do not fill the device: then several warps share each.
-        let room = step.info().multiprocessors as usize * WARPS;
+        let room = step.info().multiprocessors as usize * WARPS / step.lanes;
         let fits = |split: &&(usize, &str)| split.0 < 2 * chunks && warps * split.0 <= room;
         let split = [(8, "8"), (4, "4"), (2, "2")].iter().find(fits).copied().unwrap_or((1, "1"));
         let most = if matches!(row.w.format, QuantFormat::Words { bits: 8, .. }) { 2 } else { 4 };
@@ -209,7 +209,7 @@ impl Shares {
             3 => "3",
             4.. => "4",
         };
-        Self { split, depth, most_blocks: step.info().multiprocessors as usize * BLOCKS_AT_ONCE }
+        Self { split, depth, most_blocks: step.info().multiprocessors as usize * BLOCKS_AT_ONCE / step.lanes }
     }
 
     /// The grid for `rows` rows of whole numbers from one of `length` floats, of which `staged` are held first. `None` if a block would

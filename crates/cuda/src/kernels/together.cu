@@ -5,6 +5,7 @@
 
 #include "arithmetic.cuh"
 #include "block.cuh"
+#include "index.cuh"
 #include "map.cuh"
 #include "norm_row.cuh"
 #include "operand.cuh"

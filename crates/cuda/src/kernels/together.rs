@@ -174,19 +174,29 @@ pub(crate) fn text(bodies: &[Body]) -> String {
 pub(crate) struct Touched {
     pub(crate) reads: Vec<Range<u64>>,
     pub(crate) writes: Vec<Range<u64>>,
+    /// A step changes a state.
+    pub(crate) changes_state: bool,
+    /// A step may fail: steps after it must then change no state.
+    pub(crate) may_fail: bool,
 }
 
 impl Touched {
-    /// Returns `true` if one of the two writes what the other touches.
+    /// Returns `true` if `other`, which comes later, cannot be done at the same time.
     fn conflicts(&self, other: &Self) -> bool {
         let meets =
             |a: &[Range<u64>], b: &[Range<u64>]| a.iter().any(|a| b.iter().any(|b| a.start < b.end && b.start < a.end));
-        meets(&self.writes, &other.writes) || meets(&self.writes, &other.reads) || meets(&self.reads, &other.writes)
+        let may_be_too_late = self.may_fail && other.changes_state;
+        may_be_too_late
+            || meets(&self.writes, &other.writes)
+            || meets(&self.writes, &other.reads)
+            || meets(&self.reads, &other.writes)
     }
 
     fn extend(&mut self, other: Self) {
         self.reads.extend(other.reads);
         self.writes.extend(other.writes);
+        self.changes_state |= other.changes_state;
+        self.may_fail |= other.may_fail;
     }
 }
 

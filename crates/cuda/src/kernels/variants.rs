@@ -8,7 +8,7 @@ use super::conv_state::CONV_STATE;
 use super::follow::FOLLOW;
 use super::gated_delta::{GATED_DELTA, GATED_DELTA_ROW};
 use super::head::HEAD;
-use super::index::INDEX;
+use super::index::{GATHER, INDEX};
 use super::map::MAP;
 use super::matmul::MATMUL;
 use super::matmul_row::MATMUL_ROW;
@@ -196,33 +196,6 @@ pub const VARIANTS: &[(Source, Variant<'static>)] = &[
     (QUANTIZE, with(&[("X", "Bf16"), ("SINGLE", "0"), ("STEP", "64"), ("INTERLEAVED", "1")])),
     (QUANTIZE, with(&[("X", "F32"), ("SINGLE", "1"), ("STEP", "16"), ("INTERLEAVED", "0")])),
     (
-        DEQUANTIZE,
-        with(&[
-            ("FORMAT", "MXFP8"),
-            ("BITS", "8"),
-            ("GROUP", "32"),
-            ("SCALE", "U8"),
-            ("BIAS", "F32"),
-            ("HAS_BIAS", "0"),
-            ("VECTOR", "1"),
-            ("OUT", "F32"),
-        ]),
-    ),
-    (
-        DEQUANTIZE,
-        with(&[
-            ("FORMAT", "AFFINE"),
-            ("BITS", "3"),
-            ("GROUP", "64"),
-            ("SCALE", "F16"),
-            ("BIAS", "F16"),
-            ("HAS_BIAS", "1"),
-            ("VECTOR", "0"),
-            ("OUT", "Bf16"),
-        ]),
-    ),
-    (DEQUANTIZE, with(&[("FORMAT", "Q5_K"), ("VECTOR", "1"), ("OUT", "F32")])),
-    (
         QUANT_MATMUL,
         with(&[
             ("FORMAT", "AFFINE"),
@@ -290,6 +263,34 @@ pub const VARIANTS: &[(Source, Variant<'static>)] = &[
 
 /// Kernels that are parts of launches, as [`VARIANTS`].
 const PARTS: &[(&Part, Variant<'static>)] = &[
+    (
+        &DEQUANTIZE,
+        with(&[
+            ("FORMAT", "MXFP8"),
+            ("BITS", "8"),
+            ("GROUP", "32"),
+            ("SCALE", "U8"),
+            ("BIAS", "F32"),
+            ("HAS_BIAS", "0"),
+            ("VECTOR", "1"),
+            ("OUT", "F32"),
+        ]),
+    ),
+    (
+        &DEQUANTIZE,
+        with(&[
+            ("FORMAT", "AFFINE"),
+            ("BITS", "3"),
+            ("GROUP", "64"),
+            ("SCALE", "F16"),
+            ("BIAS", "F16"),
+            ("HAS_BIAS", "1"),
+            ("VECTOR", "0"),
+            ("OUT", "Bf16"),
+        ]),
+    ),
+    (&DEQUANTIZE, with(&[("FORMAT", "Q5_K"), ("VECTOR", "1"), ("OUT", "F32")])),
+    (&GATHER, with(&[])),
     (&FOLLOW, with(&[])),
     (&ROUTE, with(&[("X", "F32"), ("INDEX", "U32")])),
     (&MAP, Variant { defines: &[("INPUTS", "2"), ("OUT", "Bf16")], generated: FUNCTION }),

@@ -7,7 +7,6 @@ use super::linear::{Stack, group_size};
 use super::{Activation, Net};
 use crate::builder::Tensor;
 use crate::error::Result;
-use ptero_pte::DType;
 use ptero_pte::field::{Int, QuantMode};
 use ptero_pte::nodes::{ArgPartition, Divide, GatherMm, GatherQmm, Softmax, Squeeze, Sum, TakeAlongAxis};
 
