@@ -104,7 +104,7 @@ impl Runner<'_> {
         let prims = std::iter::once((0, at.prim)).chain((1..=joined).filter_map(further));
         let prims: SmallVec<[(usize, &Prim); 8]> = prims.collect();
         let touched = touched(&step, prims.iter().map(|(_, prim)| *prim));
-        let waits = done.and_then(|()| self.settle(touched, used));
+        let waits = done.and_then(|()| self.settle(address, touched, used));
         if let Ok(true) = waits
             && joined == 0
             && matches!(at.prim, Prim::Norm { .. })
@@ -120,11 +120,11 @@ impl Runner<'_> {
         waits.map(drop)
     }
 
-    /// A step is done, which has used memory of primitives if more than `used` is in use. Returns `true` if it waits.
-    fn settle(&mut self, touched: Option<Touched>, used: usize) -> Result<bool, Fault> {
+    /// A step of a lane is done, which has used memory of primitives if more than `used` is in use. Returns `true` if it waits.
+    fn settle(&mut self, lane: u64, touched: Option<Touched>, used: usize) -> Result<bool, Fault> {
         let Self { kernels, stream, ref mut scratch, .. } = *self;
         let uses_scratch = scratch.used() > used;
-        let settled = scratch.together.settle((kernels, stream), (touched, uses_scratch));
+        let settled = scratch.together.settle((kernels, stream), lane, (touched, uses_scratch));
         scratch.joined_steps += u64::from(matches!(settled, Ok(Settled::Joins)));
         if settled.is_err() {
             scratch.together.forget_own();
@@ -173,9 +173,10 @@ impl Runner<'_> {
         launch: impl FnOnce(&mut Step<'_>) -> Result<(), Fault>,
     ) -> Result<(), Fault> {
         let CudaState { memory, numbers, .. } = state;
+        let address = memory.address();
         let used = self.scratch.used();
         launch(&mut self.step(memory, numbers.bound().ok_or(NOT_PREPARED)?))?;
-        self.settle(Some(Touched::default()), used).map(drop)
+        self.settle(address, Some(Touched::default()), used).map(drop)
     }
 
     fn step<'s>(&'s mut self, memory: &'s mut LaneMemory, bound: &'s Bound) -> Step<'s> {

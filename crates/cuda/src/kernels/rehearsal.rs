@@ -65,6 +65,11 @@ impl Kernels {
         }
     }
 
+    /// Returns `true` during a rehearsal: launches then do not happen.
+    pub(crate) fn rehearses(&self) -> bool {
+        self.rehearsal.lock().is_some()
+    }
+
     /// During a rehearsal: returns `true`, and notes the kernel of a launch that does not happen.
     pub(crate) fn notes(&self, source: &'static Source, variant: Variant<'_>) -> bool {
         self.note(|| {

@@ -6,15 +6,17 @@
 
 use crate::error::Result as CudaResult;
 use crate::kernels::{Kernels, source};
-use crate::launch::Grid;
+use crate::launch::{Grid, Kernel};
 use crate::module::{Source, Variant};
 use crate::program::device;
 use crate::step::FIRST_OVERLAPPING;
 use crate::stream::Stream;
 use bytemuck::{Pod, Zeroable};
 use ptero_backend::Fault;
+use std::collections::HashMap;
 use std::fmt::Write;
 use std::ops::Range;
+use std::sync::Arc;
 
 pub(crate) const TOGETHER: Source = source!("together.cu");
 
@@ -105,7 +107,8 @@ impl Body {
     fn share(&self) -> Share {
         let [across, down, _] = self.grid.blocks;
         let instances = u32::try_from(self.instances).unwrap_or(u32::MAX);
-        Share { blocks: across * down * instances, instances, across, threads: self.grid.threads[0] }
+        let blocks = across.saturating_mul(down).saturating_mul(instances);
+        Share { blocks, instances, across, threads: self.grid.threads[0] }
     }
 
     /// The namespace of a part.
@@ -217,7 +220,8 @@ pub(crate) enum Settled {
 #[derive(Debug, Default)]
 pub(crate) struct Together {
     waiting: Vec<Body>,
-    touched: Touched,
+    /// What those of a lane touch, by its address: lanes have nothing in common but weights.
+    touched: HashMap<u64, Touched>,
     /// What the step under way has launched.
     own: Vec<Body>,
     /// Norms among those that wait: whoever reads their results may compute them itself, and wait with them.
@@ -226,6 +230,8 @@ pub(crate) struct Together {
     pub(crate) keeps_scratch: bool,
     /// How many kernels were launched.
     pub(crate) launches: u64,
+    /// Kernels of launches, by the digest of their parts.
+    known: HashMap<blake3::Hash, Arc<Kernel<[u64]>>>,
 }
 
 impl Together {
@@ -234,10 +240,11 @@ impl Together {
         self.own.push(body);
     }
 
-    /// The step under way is done. It waits if what it touches is given; else it is launched.
+    /// The step under way, of a lane, is done. It waits if what it touches is given; else it is launched.
     pub(crate) fn settle(
         &mut self,
         (kernels, stream): (&Kernels, &Stream),
+        lane: u64,
         (touched, uses_scratch): (Option<Touched>, bool),
     ) -> Result<Settled, Fault> {
         let Some(touched) = touched.filter(|_| self.own.len() == 1) else {
@@ -245,11 +252,12 @@ impl Together {
             return is_done.map(|()| Settled::Launched);
         };
         let own = std::mem::take(&mut self.own);
-        if self.touched.conflicts(&touched) || !own.iter().all(|body| self.has_room(kernels, body)) {
+        let conflicts = self.touched.get(&lane).is_some_and(|before| before.conflicts(&touched));
+        if conflicts || !own.iter().all(|body| self.has_room(kernels, body)) {
             self.flush(kernels, stream)?;
         }
         let settled = if self.waiting.is_empty() { Settled::Waits } else { Settled::Joins };
-        self.touched.extend(touched);
+        self.touched.entry(lane).or_default().extend(touched);
         self.keeps_scratch |= uses_scratch;
         for body in own {
             match self.waiting.iter_mut().find(|waiting| waiting.is_like(&body)) {
@@ -277,15 +285,51 @@ impl Together {
     /// Launches what waits, and then what the step under way has launched.
     pub(crate) fn flush(&mut self, kernels: &Kernels, stream: &Stream) -> Result<(), Fault> {
         let waiting = std::mem::take(&mut self.waiting);
-        self.touched = Touched::default();
+        self.touched.clear();
         self.norms.clear();
         self.keeps_scratch = false;
         let own = std::mem::take(&mut self.own);
         self.launches += u64::from(!waiting.is_empty()) + own.len() as u64;
         if !waiting.is_empty() {
-            device(launch(kernels, stream, &waiting))?;
+            device(self.launch(kernels, stream, &waiting))?;
         }
-        own.iter().try_for_each(|body| device(launch(kernels, stream, std::slice::from_ref(body))))
+        own.iter().try_for_each(|body| device(self.launch(kernels, stream, std::slice::from_ref(body))))
+    }
+
+    /// Launches parts together.
+    fn launch(&mut self, kernels: &Kernels, stream: &Stream, bodies: &[Body]) -> CudaResult<()> {
+        let shares: Vec<Share> = bodies.iter().map(Body::share).collect();
+        let mut words: Vec<u64> = words_of(&shares).collect();
+        for body in bodies {
+            words.extend(&body.arguments);
+            words.resize(words.len() + body.words() - body.arguments.len(), 0);
+        }
+        let Some(kernel) = self.kernel(kernels, bodies, words.len() * size_of::<u64>())? else { return Ok(()) };
+        let most = |of: fn(&Body) -> u32| bodies.iter().map(of).max().unwrap_or(0);
+        let blocks = shares.iter().fold(0_u32, |blocks, share| blocks.saturating_add(share.blocks));
+        let grid = Grid {
+            shared_bytes: most(|body| body.grid.shared_bytes),
+            // Kernels of primitives wait for the launch before them in `lane_of`.
+            overlapping: stream.device().info().arch.major >= FIRST_OVERLAPPING,
+            ..Grid::new(blocks, most(|body| body.grid.threads[0]))
+        };
+        kernel.launch_words(stream, grid, &words)
+    }
+
+    /// The kernel of a launch, for arguments of that many bytes; `None` in a rehearsal.
+    fn kernel(&mut self, kernels: &Kernels, bodies: &[Body], bytes: usize) -> CudaResult<Option<Arc<Kernel<[u64]>>>> {
+        let digest = digest(bodies);
+        if let Some(known) = self.known.get(&digest) {
+            return Ok(Some(Arc::clone(known)).filter(|_| !kernels.rehearses()));
+        }
+        let text = text(bodies);
+        let variant = Variant { defines: &[], generated: &text };
+        if kernels.notes(&TOGETHER, variant) {
+            return Ok(None);
+        }
+        let kernel = kernels.kernel(&TOGETHER, variant, ("together", bytes))?;
+        self.known.insert(digest, Arc::clone(&kernel));
+        Ok(Some(kernel))
     }
 
     /// Forgets what the step under way has launched: it failed.
@@ -294,27 +338,24 @@ impl Together {
     }
 }
 
-/// Launches parts together.
-fn launch(kernels: &Kernels, stream: &Stream, bodies: &[Body]) -> CudaResult<()> {
-    let text = text(bodies);
-    let variant = Variant { defines: &[], generated: &text };
-    if kernels.notes(&TOGETHER, variant) {
-        return Ok(());
-    }
-    let shares: Vec<Share> = bodies.iter().map(Body::share).collect();
-    let mut words: Vec<u64> = words_of(&shares).collect();
-    for body in bodies {
-        words.extend(&body.arguments);
-        words.resize(words.len() + body.words() - body.arguments.len(), 0);
-    }
-    let most = |of: fn(&Body) -> u32| bodies.iter().map(of).max().unwrap_or(0);
-    let blocks = shares.iter().map(|share| share.blocks).sum();
-    let grid = Grid {
-        shared_bytes: most(|body| body.grid.shared_bytes),
-        // Kernels of primitives wait for the launch before them in `lane_of`.
-        overlapping: stream.device().info().arch.major >= FIRST_OVERLAPPING,
-        ..Grid::new(blocks, most(|body| body.grid.threads[0]))
+/// Everything that the text of a launch is made of, and much shorter.
+fn digest(bodies: &[Body]) -> blake3::Hash {
+    let mut hasher = blake3::Hasher::new();
+    // Each part after its length, so that none can pass for others.
+    let mut part = |bytes: &[u8]| {
+        hasher.update(&(bytes.len() as u64).to_le_bytes());
+        hasher.update(bytes);
     };
-    let kernel = kernels.kernel::<[u64]>(&TOGETHER, variant, ("together", words.len() * size_of::<u64>()))?;
-    kernel.launch_words(stream, grid, &words)
+    for body in bodies {
+        part(body.part.kernel.as_bytes());
+        part(&body.defines.len().to_le_bytes());
+        for (name, value) in &body.defines {
+            part(name.as_bytes());
+            part(value.as_bytes());
+        }
+        part(body.generated.as_bytes());
+        part(&body.room().to_le_bytes());
+        part(&body.grid.threads[0].to_le_bytes());
+    }
+    hasher.finalize()
 }
