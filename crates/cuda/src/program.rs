@@ -14,7 +14,7 @@ use ptero_plan::host::early;
 use ptero_plan::plan::{Buffer as PlanBuffer, BufferKind, Output, Plan, PlanStep};
 use ptero_plan::prim::{Buf, Prim, View, ViewId};
 use std::collections::HashMap;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Alignment of every buffer: what the driver gives allocations, and more than any load needs.
@@ -56,8 +56,8 @@ pub(crate) struct Program {
     pub(crate) state_bytes: usize,
     /// The launches of a call can be captured, and repeated for every call with the same sizes.
     pub(crate) is_capturable: bool,
-    /// The kernels of its calls have been compiled.
-    pub(crate) is_rehearsed: AtomicBool,
+    /// The kernels of its calls have been compiled: bit `n` is for up to 2^n lanes.
+    pub(crate) rehearsed: AtomicU32,
     /// Its calls, captured.
     graphs: Mutex<Graphs>,
 }
@@ -101,7 +101,7 @@ impl Program {
             arena_bytes,
             state_bytes,
             is_capturable,
-            is_rehearsed: AtomicBool::new(false),
+            rehearsed: AtomicU32::new(0),
             graphs: Mutex::default(),
         })
     }

@@ -98,17 +98,17 @@ impl Runner<'_> {
         let used = self.scratch.used();
         let mut step = self.step(memory, bound);
         (step.number, step.lanes) = (program.step_number(at.at), lanes);
-        let joined = join(&mut step, at)?;
-        let done = if joined == 0 { run(&mut step, at.prim) } else { Ok(()) };
+        let joined = match join(&mut step, at) {
+            Ok(0) => run(&mut step, at.prim).map(|()| 0),
+            joined => joined,
+        };
+        let joined = joined.inspect_err(|_| step.scratch.together.forget_own())?;
         let further = |further| Some((further, next(&program.plan, at, further)?));
         let prims = std::iter::once((0, at.prim)).chain((1..=joined).filter_map(further));
         let prims: SmallVec<[(usize, &Prim); 8]> = prims.collect();
         let touched = touched(&step, prims.iter().map(|(_, prim)| *prim));
-        let waits = done.and_then(|()| self.settle(address, touched, used));
-        if let Ok(true) = waits
-            && joined == 0
-            && matches!(at.prim, Prim::Norm { .. })
-        {
+        let waits = self.settle(address, touched, used)?;
+        if waits && joined == 0 && matches!(at.prim, Prim::Norm { .. }) {
             self.scratch.together.norms.push((address, at.at));
         }
         for (further, prim) in prims {
@@ -117,7 +117,7 @@ impl Runner<'_> {
                 self.scratch.note_joined(address, (at.at.0, at.at.1 + further));
             }
         }
-        waits.map(drop)
+        Ok(())
     }
 
     /// A step of a lane is done, which has used memory of primitives if more than `used` is in use. Returns `true` if it waits.
@@ -126,9 +126,6 @@ impl Runner<'_> {
         let uses_scratch = scratch.used() > used;
         let settled = scratch.together.settle((kernels, stream), lane, (touched, uses_scratch));
         scratch.joined_steps += u64::from(matches!(settled, Ok(Settled::Joins)));
-        if settled.is_err() {
-            scratch.together.forget_own();
-        }
         if !scratch.together.keeps_scratch {
             scratch.clear();
         }
@@ -153,8 +150,9 @@ impl Runner<'_> {
 
     /// Compiles what a block needs for lanes, with numbers that were started, before it runs.
     pub(crate) fn rehearse(&mut self, block: usize, lanes: &mut [RunningLane<'_, CudaState>]) {
-        let program = self.program;
-        if program.is_rehearsed.load(Ordering::Relaxed) {
+        // Twice as many lanes need kernels of their own.
+        let (program, bit) = (self.program, 1 << lanes.len().next_power_of_two().trailing_zeros().min(31));
+        if program.rehearsed.load(Ordering::Relaxed) & bit != 0 {
             return;
         }
         let before = (self.scratch.joined_steps, self.scratch.together.launches);
@@ -163,7 +161,9 @@ impl Runner<'_> {
         // What is wrong with the call shows when it runs.
         lanes.iter_mut().for_each(|lane| *lane.fault = None);
         // Calls of other sizes may need others, but seldom.
-        program.is_rehearsed.store(is_ready, Ordering::Relaxed);
+        if is_ready {
+            program.rehearsed.fetch_or(bit, Ordering::Relaxed);
+        }
     }
 
     /// Lets something wait that comes between two steps of a lane, after everything of the step: lanes do it together.
