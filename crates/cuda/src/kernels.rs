@@ -1,35 +1,16 @@
 //! The kernels of primitives: their sources, and those that are compiled and loaded.
 
 pub(crate) mod attention;
-pub(crate) mod attention_row;
-pub(crate) mod by_choice;
-pub(crate) mod conv;
-pub(crate) mod conv_state;
+pub(crate) mod elements;
 pub(crate) mod follow;
-pub(crate) mod gated_delta;
 pub(crate) mod head;
-pub(crate) mod index;
 pub(crate) mod join;
-pub(crate) mod map;
-pub(crate) mod matmul;
-pub(crate) mod matmul_row;
-pub(crate) mod norm;
-pub(crate) mod order;
-pub(crate) mod product;
-pub(crate) mod prologue;
+pub(crate) mod products;
 pub(crate) mod quant;
-pub(crate) mod quant_many;
-pub(crate) mod quant_matmul;
-pub(crate) mod quant_row;
-pub(crate) mod quantize;
-pub(crate) mod random;
-pub(crate) mod reduce;
+pub(crate) mod reductions;
 mod rehearsal;
-pub(crate) mod rope;
-pub(crate) mod route;
 pub(crate) mod rows;
-pub(crate) mod softmax;
-pub(crate) mod sum_rows;
+pub(crate) mod state;
 pub(crate) mod together;
 mod variants;
 
@@ -47,48 +28,32 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Names and contents of files in `kernels/`.
+/// Names and contents of files in `kernels/`, by folder.
 macro_rules! headers {
-    ($($file:literal),* $(,)?) => {
-        &[$(($file, include_str!(concat!("kernels/", $file)))),*]
+    ($($folder:literal: $($file:literal)*;)*) => {
+        &[$($(($file, include_str!(concat!("kernels/", $folder, $file)))),*),*]
     };
 }
 
 /// What kernels of primitives may include: headers, and kernels that are parts of launches.
-pub(crate) const HEADERS: &[(&str, &str)] = headers![
-    "arithmetic.cuh",
-    "attention_row.cu",
-    "block.cuh",
-    "choice_tile.cuh",
-    "conv_state.cu",
-    "dequantize.cu",
-    "element.cuh",
-    "follow.cu",
-    "fused.cuh",
-    "gated_delta.cu",
-    "gated_delta_row.cu",
-    "gather.cu",
-    "index.cuh",
-    "map.cu",
-    "map.cuh",
-    "matmul_row.cu",
-    "norm_row.cuh",
-    "normalize_rows.cu",
-    "normed.cuh",
-    "operand.cuh",
-    "quant.cuh",
-    "quant_args.cuh",
-    "quant_cell.cuh",
-    "quant_row.cu",
-    "rope_row.cu",
-    "route.cu",
-    "scalar.cuh",
-    "strands.cuh",
-    "sum_rows.cu",
-    "threefry.cuh",
-    "view.cuh",
-    "whole_numbers.cuh",
-];
+pub(crate) const HEADERS: &[(&str, &str)] = headers! {
+    "attention/":
+        "attention_row.cu" "rope_row.cu";
+    "elements/":
+        "gather.cu" "index.cuh" "map.cu" "map.cuh";
+    "":
+        "follow.cu";
+    "products/":
+        "choice_tile.cuh" "matmul_row.cu" "normed.cuh";
+    "quant/":
+        "dequantize.cu" "quant.cuh" "quant_args.cuh" "quant_cell.cuh" "quant_row.cu" "whole_numbers.cuh";
+    "reductions/":
+        "normalize_rows.cu" "route.cu" "sum_rows.cu";
+    "shared/":
+        "arithmetic.cuh" "block.cuh" "element.cuh" "fused.cuh" "norm_row.cuh" "operand.cuh" "scalar.cuh" "strands.cuh" "threefry.cuh" "view.cuh";
+    "state/":
+        "conv_state.cu" "gated_delta.cu" "gated_delta_row.cu";
+};
 
 /// The source of a file in `kernels/`.
 macro_rules! source {

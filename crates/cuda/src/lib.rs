@@ -7,7 +7,8 @@
 //! run.rs         dispatch: one line per primitive; step.rs: what launches of a primitive are made of
 //! capture.rs     calls of lanes as graphs
 //! ahead.rs       runs of several steps, without waiting for tokens
-//! kernels/       one file per family of primitives, each NAME.rs beside its NAME.cu
+//! kernels/       one file per family of primitives, each NAME.rs beside its NAME.cu, in folders by subject; shared/ has headers
+//! kernels/join.rs, kernels/together.rs   which steps are one launch: one after the other, side by side
 //! context.rs     which devices there are; opening one
 //! stream.rs      queues of work, points in time, captured graphs
 //! buffer.rs      typed memory that belongs to a stream

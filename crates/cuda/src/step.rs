@@ -4,7 +4,7 @@ use crate::buffer::Buffer;
 use crate::context::DeviceInfo;
 use crate::error::Result as CudaResult;
 use crate::kernels::Kernels;
-use crate::kernels::quantize::WholeRows;
+use crate::kernels::quant::quantize::WholeRows;
 use crate::kernels::together::{Body, LaneStep, Part, Together};
 use crate::launch::Grid;
 use crate::memory::LaneMemory;

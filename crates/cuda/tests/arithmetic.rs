@@ -65,7 +65,7 @@ fn program() -> PathBuf {
     let to = Path::new(env!("CARGO_TARGET_TMPDIR")).join("arithmetic");
     let status = Command::new("g++")
         .args(["-std=c++20", "-O2", "-ffp-contract=off", "-Wall", "-Werror", "-Wno-unknown-pragmas"])
-        .arg(format!("-I{}", root.join("src/kernels").display()))
+        .arg(format!("-I{}", root.join("src/kernels/shared").display()))
         .arg(root.join("tests/host/arithmetic.cpp"))
         .arg("-o")
         .arg(&to)

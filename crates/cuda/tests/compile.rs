@@ -55,10 +55,14 @@ fn every_source_compiles_without_a_warning() {
 #[test]
 fn every_file_of_kernels_is_listed() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let entries = folder.read_dir().unwrap().chain(folder.join("kernels").read_dir().unwrap());
-    for path in entries.map(|entry| entry.unwrap().path()).filter(|path| path.extension() == Some("cu".as_ref())) {
+    let files = |folder: &Path| folder.read_dir().unwrap().map(|entry| entry.unwrap().path()).collect::<Vec<_>>();
+    let subjects = files(&folder.join("kernels")).into_iter().filter(|path| path.is_dir());
+    let folders: Vec<_> = [folder.clone(), folder.join("kernels")].into_iter().chain(subjects).collect();
+    let files = folders.iter().flat_map(|folder| files(folder));
+    let (together, _) = launches();
+    for path in files.filter(|path| path.extension() == Some("cu".as_ref())) {
         let name = path.file_name().unwrap().to_string_lossy();
-        let mut sources = SOURCES.iter().chain(VARIANTS.iter().map(|(source, _)| source));
+        let mut sources = SOURCES.iter().chain(VARIANTS.iter().map(|(source, _)| source)).chain([&together]);
         let is_listed =
             sources.any(|source| source.name.starts_with(&*name)) || files_of_parts().any(|file| file == name);
         assert!(is_listed, "{} is not in `SOURCES` or `VARIANTS`", path.display());

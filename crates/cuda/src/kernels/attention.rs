@@ -1,6 +1,9 @@
 //! Scaled dot-product attention: `attention.cu`.
 
-use crate::kernels::attention_row::attention_row;
+pub(crate) mod attention_row;
+pub(crate) mod rope;
+
+use crate::kernels::attention::attention_row::attention_row;
 use crate::kernels::source;
 use crate::launch::Grid;
 use crate::module::Source;

@@ -3,14 +3,14 @@
 //! Later steps then run early. Nothing that they read changes in between, and what they write is free: memory of the arena is not used
 //! again for [`MOST_JOINED`] steps, and other memory that the first step reads is told apart by addresses.
 
-use crate::kernels::conv::conv_line;
-use crate::kernels::conv_state::conv_state;
-use crate::kernels::gated_delta::gated_delta;
-use crate::kernels::norm::norm;
-use crate::kernels::product::{Before, Factors};
-use crate::kernels::quant_row::quant_row;
-use crate::kernels::route::route;
-use crate::kernels::sum_rows::{Sum, sum_rows};
+use crate::kernels::products::product::{Before, Factors};
+use crate::kernels::quant::quant_row::quant_row;
+use crate::kernels::reductions::norm::norm;
+use crate::kernels::reductions::route::route;
+use crate::kernels::reductions::sum_rows::{Sum, sum_rows};
+use crate::kernels::state::conv::conv_line;
+use crate::kernels::state::conv_state::conv_state;
+use crate::kernels::state::gated_delta::gated_delta;
 use crate::program::FIRST_OWN;
 use crate::step::Step;
 use ptero_backend::{Conv, DeviceStep, Fault};

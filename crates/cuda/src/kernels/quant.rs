@@ -1,17 +1,19 @@
-//! Quantized weights as kernels get them: `quant.cuh`. Weights as numbers: `dequantize.cu`.
+//! Quantized weights as kernels get them: `quant/quant.cuh`.
+
+pub(crate) mod dequantize;
+pub(crate) mod quant_many;
+pub(crate) mod quant_matmul;
+pub(crate) mod quant_row;
+pub(crate) mod quantize;
 
 use crate::kernels::flag;
-use crate::kernels::together::{Part, part};
-use crate::module::Variant;
-use crate::step::{Launch, Step, ViewArg, tag};
+use crate::step::{Step, ViewArg};
 use bytemuck::{Pod, Zeroable};
 use ptero_backend::Fault;
 use ptero_plan::bound::BoundView;
 use ptero_plan::prim::{QuantFormat, QuantMode, Quantized, ViewId};
-use ptero_tensor::{DType, GgufType};
+use ptero_tensor::GgufType;
 use smallvec::SmallVec;
-
-pub(crate) static DEQUANTIZE: Part = part!("dequantize", "DequantizeArgs");
 
 /// `QuantizedViews` in quant.cuh.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
@@ -28,16 +30,6 @@ impl QuantizedViews {
         Self { codes: step.view(w.codes), scales: optional(w.scales), biases: optional(w.biases) }
     }
 }
-
-#[derive(Clone, Copy, Debug, Pod, Zeroable)]
-#[repr(C)]
-struct DequantizeArgs {
-    launch: Launch,
-    out: ViewArg,
-    weights: QuantizedViews,
-}
-
-const _: () = assert!(size_of::<DequantizeArgs>() == 624, "the layout of `DequantizeArgs` in dequantize.cu");
 
 /// Macros of a source: names and values.
 pub(crate) type Defines = SmallVec<[(&'static str, &'static str); 24]>;
@@ -105,26 +97,4 @@ pub(crate) fn row_length(step: &Step<'_>, w: &Quantized) -> usize {
         QuantFormat::Words { group, .. } => w.scales.map_or(0, |scales| last(scales) * usize::from(group)),
         QuantFormat::Gguf(kind) => last(w.codes) / kind.block_bytes() * kind.block_len(),
     }
-}
-
-const THREADS: u32 = 256;
-
-pub(crate) fn dequantize(step: &mut Step<'_>, out: ViewId, w: &Quantized) -> Result<(), Fault> {
-    decode(step, step.view(out), step.dtype(out), step.shape(out).count(), w)
-}
-
-/// Decodes weights to a tensor that need not belong to the plan.
-pub(crate) fn decode(
-    step: &mut Step<'_>,
-    out: ViewArg,
-    dtype: DType,
-    count: usize,
-    w: &Quantized,
-) -> Result<(), Fault> {
-    let mut defines = defines(step, w)?;
-    defines.push(("OUT", tag(dtype)));
-    let args = DequantizeArgs { launch: step.launch(), out, weights: QuantizedViews::new(step, w) };
-    let variant = Variant { defines: &defines, generated: "" };
-    step.run_part(&DEQUANTIZE, variant, step.grid(count, THREADS as usize, THREADS), &args);
-    Ok(())
 }

@@ -1,6 +1,6 @@
 //! Views whose elements lie at regular distances, so that kernels need no divisions to find them.
 
-use crate::kernels::map::function_text;
+use crate::kernels::elements::map::function_text;
 use crate::step::{Number, Step};
 use bytemuck::{Pod, Zeroable};
 use ptero_plan::bound::BoundView;

@@ -1,6 +1,6 @@
 //! Products of matrices: `matmul.cu`.
 
-use crate::kernels::product::Product;
+use crate::kernels::products::product::Product;
 use crate::kernels::rows::{MOST_OPERANDS, Stacked};
 use crate::kernels::{flag, source};
 use crate::module::{Source, Variant};

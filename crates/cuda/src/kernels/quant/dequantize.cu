@@ -10,7 +10,7 @@ struct DequantizeArgs {
     View out;
     QuantizedViews weights;
 };
-static_assert(sizeof(DequantizeArgs) == 624, "as in quant.rs");
+static_assert(sizeof(DequantizeArgs) == 624, "as in dequantize.rs");
 
 __device__ __forceinline__ void dequantize(const DequantizeArgs &args, const Block &block) {
     Lane &lane = lane_of(args.launch);

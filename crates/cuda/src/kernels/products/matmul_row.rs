@@ -1,9 +1,9 @@
 //! Products of one row with few columns of floats: `matmul_row.cu`.
 
 use crate::kernels::flag;
-use crate::kernels::product::{Epilogue, Factors};
-use crate::kernels::prologue::Prologue;
-use crate::kernels::quant_row::are_there_before;
+use crate::kernels::products::product::{Epilogue, Factors};
+use crate::kernels::products::prologue::Prologue;
+use crate::kernels::quant::quant_row::are_there_before;
 use crate::kernels::rows::{MOST_OPERANDS, Stacked, Then, stacked};
 use crate::kernels::together::{Part, part};
 use crate::launch::Grid;

@@ -1,9 +1,9 @@
 //! Products of many rows with quantized weights, and of single rows that choose their weights: `quant_many.cu`.
 
-use crate::kernels::by_choice::{ByChoice, by_choice};
-use crate::kernels::product::Product;
+use crate::kernels::products::by_choice::{ByChoice, by_choice};
+use crate::kernels::products::product::Product;
 use crate::kernels::quant::Defines;
-use crate::kernels::quant_matmul::{QuantMatMulArgs, grid};
+use crate::kernels::quant::quant_matmul::{QuantMatMulArgs, grid};
 use crate::kernels::rows::{MOST_OPERANDS, Stacked};
 use crate::kernels::{flag, source};
 use crate::module::{Source, Variant};

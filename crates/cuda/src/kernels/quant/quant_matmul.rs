@@ -1,12 +1,13 @@
 //! Products with quantized weights: of few rows by `quant_matmul.cu`, of many by `quant_many.rs`; those that are not multiplied as
 //! whole numbers are decoded, for `matmul.cu`.
 
-use crate::kernels::by_choice::MOST_MATRICES;
-use crate::kernels::matmul::{Right, multiply, stack};
-use crate::kernels::product::Product;
-use crate::kernels::quant::{Defines, QuantizedViews, decode, defines, row_length};
-use crate::kernels::quant_many::{many, sorted};
-use crate::kernels::quantize::quantize;
+use crate::kernels::products::by_choice::MOST_MATRICES;
+use crate::kernels::products::matmul::{Right, multiply, stack};
+use crate::kernels::products::product::Product;
+use crate::kernels::quant::dequantize::decode;
+use crate::kernels::quant::quant_many::{many, sorted};
+use crate::kernels::quant::quantize::quantize;
+use crate::kernels::quant::{Defines, QuantizedViews, defines, row_length};
 use crate::kernels::{flag, source};
 use crate::launch::Grid;
 use crate::module::Source;

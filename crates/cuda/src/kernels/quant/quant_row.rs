@@ -1,11 +1,11 @@
 //! Products of one row of activations with quantized weights, with prologue and epilogue: `quant_row.cu`.
 
 use crate::kernels::flag;
-use crate::kernels::matmul::stack;
-use crate::kernels::product::{Before, Epilogue, Factors};
-use crate::kernels::prologue::Prologue;
+use crate::kernels::products::matmul::stack;
+use crate::kernels::products::product::{Before, Epilogue, Factors};
+use crate::kernels::products::prologue::Prologue;
+use crate::kernels::quant::quant_matmul::{are_sorted, whole_group};
 use crate::kernels::quant::{Defines, defines, row_length};
-use crate::kernels::quant_matmul::{are_sorted, whole_group};
 use crate::kernels::rows::{MOST_OPERANDS, Stacked, Then, contiguous, contiguous_if_any, stacked};
 use crate::kernels::together::{Part, part};
 use crate::launch::Grid;

@@ -1,11 +1,11 @@
 //! Products and their epilogues: a product goes to its tensor, or rounded to its own type to scratch memory, from where the
 //! epilogue's function takes it.
 
-use crate::kernels::map;
-use crate::kernels::matmul::{is_few, matmul};
-use crate::kernels::matmul_row::matmul_row;
-use crate::kernels::quant_matmul::{quant_matmul, takes_epilogue};
-use crate::kernels::quant_row::quant_row;
+use crate::kernels::elements::map;
+use crate::kernels::products::matmul::{is_few, matmul};
+use crate::kernels::products::matmul_row::matmul_row;
+use crate::kernels::quant::quant_matmul::{quant_matmul, takes_epilogue};
+use crate::kernels::quant::quant_row::quant_row;
 use crate::kernels::rows::Then;
 use crate::step::{Step, ViewArg};
 use ptero_backend::{Fault, NumberFault};

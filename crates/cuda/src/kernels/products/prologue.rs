@@ -1,7 +1,7 @@
 //! Rows that a product computes itself, before it multiplies them: by a norm or an elementwise function.
 
+use crate::kernels::elements::map::function_text;
 use crate::kernels::flag;
-use crate::kernels::map::function_text;
 use crate::kernels::rows::{MOST_OPERANDS, Stacked, contiguous_if_any, is_plain, stacked};
 use crate::step::{Step, tag};
 use ptero_plan::expr::{Expr, Scalar};
