@@ -50,7 +50,7 @@ template <u32 AT> struct EpiloguePointAt {
     float result;
 
     template <typename T> __device__ __forceinline__ typename T::Element element(u32 input) const {
-        return input == AT ? T::from_float(result) : others[input < AT ? input : input - 1].get<T>(matrix, row, column);
+        return input == AT ? T::from_float(result) : others[input > AT ? input - 1 : input].get<T>(matrix, row, column);
     }
 };
 typedef EpiloguePointAt<0> EpiloguePoint;
