@@ -18,7 +18,7 @@ const MOST_GRAPHS: usize = 32;
 pub(crate) struct Graphs(Vec<Graph>);
 
 /// What the launches of a call depend on.
-#[derive(Debug, PartialEq)]
+#[derive(Debug)]
 struct Key {
     /// The addresses of the lanes.
     lanes: Vec<u64>,
@@ -35,15 +35,27 @@ struct Graph {
     captured: Option<Captured>,
 }
 
+impl Key {
+    fn new(lanes: &[RunningLane<'_, CudaState>]) -> Self {
+        let addresses = lanes.iter().map(|lane| lane.state.memory.address()).collect();
+        Self { lanes: addresses, sizes: lanes.first().map_or_else(Vec::new, |lane| sizes(lane).to_vec()) }
+    }
+
+    fn is_of(&self, lanes: &[RunningLane<'_, CudaState>]) -> bool {
+        let are_same = self.lanes.iter().copied().eq(lanes.iter().map(|lane| lane.state.memory.address()));
+        are_same && lanes.first().is_none_or(|lane| sizes(lane) == self.sizes)
+    }
+}
+
 impl Graphs {
-    /// Makes the graph with this key the first; returns `false` if it is new, and noted.
-    fn find(&mut self, key: Key) -> bool {
-        let known = self.0.iter().position(|graph| graph.key == key);
+    /// Makes the graph of these lanes the first; returns `false` if it is new, and noted.
+    fn find(&mut self, lanes: &[RunningLane<'_, CudaState>]) -> bool {
+        let known = self.0.iter().position(|graph| graph.key.is_of(lanes));
         match known.and_then(|index| self.0.get_mut(..=index)) {
             Some(until) => until.rotate_right(1),
             None => {
                 self.0.truncate(MOST_GRAPHS - 1);
-                self.0.insert(0, Graph { key, moves: 0, captured: None });
+                self.0.insert(0, Graph { key: Key::new(lanes), moves: 0, captured: None });
             }
         }
         known.is_some()
@@ -77,9 +89,7 @@ fn sizes<'l>(lane: &'l RunningLane<'_, CudaState>) -> &'l [i64] {
 /// As [`run_captured`], for lanes of equal sizes.
 fn run_equal(runner: &mut Runner<'_>, lanes: &mut [RunningLane<'_, CudaState>], stop: &AtomicBool) {
     let main = runner.program.plan.main;
-    let addresses = lanes.iter().map(|lane| lane.state.memory.address()).collect();
-    let key = Key { lanes: addresses, sizes: lanes.first().map_or_else(Vec::new, |lane| sizes(lane).to_vec()) };
-    let is_known = runner.program.graphs().find(key);
+    let is_known = runner.program.graphs().find(lanes);
     if !is_known {
         runner.rehearse(main, lanes);
     }

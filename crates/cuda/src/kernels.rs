@@ -52,7 +52,7 @@ pub(crate) const HEADERS: &[(&str, &str)] = headers! {
     "shared/":
         "arithmetic.cuh" "block.cuh" "element.cuh" "fused.cuh" "norm_row.cuh" "operand.cuh" "scalar.cuh" "strands.cuh" "threefry.cuh" "view.cuh";
     "state/":
-        "conv_state.cu" "gated_delta.cu" "gated_delta_row.cu";
+        "conv_state.cu" "delta_rule.cuh" "gated_delta.cu" "gated_delta_row.cu";
 };
 
 /// The source of a file in `kernels/`.

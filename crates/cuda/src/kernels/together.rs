@@ -43,9 +43,6 @@ macro_rules! part {
 }
 pub(crate) use part;
 
-/// Headers that the macros of a part change: each part includes them in its namespace.
-const OF_PARTS: [&str; 5] = ["fused.cuh", "normed.cuh", "quant.cuh", "quant_cell.cuh", "whole_numbers.cuh"];
-
 /// The most different parts of a launch.
 const MOST_PARTS: usize = 6;
 
@@ -120,11 +117,9 @@ impl Body {
             let _ = writeln!(text, "#define {name} {value}");
         }
         let _ = writeln!(text, "{}#include \"{file}\"\nusing OwnArguments = {arguments};\n}}", self.generated);
-        let headers = TOGETHER.headers.iter().filter(|(name, _)| OF_PARTS.contains(name)).map(|(_, header)| *header);
-        let defined = headers.chain([*own]).flat_map(defined_names);
-        for name in self.defines.iter().map(|(name, _)| name.as_str()).chain(defined) {
-            let _ = writeln!(text, "#undef {name}");
-        }
+        let mut undefine = |name: &str| text.extend(["#undef ", name, "\n"]);
+        self.defines.iter().for_each(|(name, _)| undefine(name));
+        headers_of_parts().chain([*own]).flat_map(defined_names).for_each(undefine);
     }
 }
 
@@ -132,6 +127,12 @@ impl Body {
 fn words_of<A: Pod>(structs: &[A]) -> impl Iterator<Item = u64> {
     let (words, _) = bytemuck::cast_slice::<A, u8>(structs).as_chunks();
     words.iter().map(|word| u64::from_ne_bytes(*word))
+}
+
+/// Headers that macros of a part change: each part includes them in its namespace, so they are not for once only.
+fn headers_of_parts() -> impl Iterator<Item = &'static str> {
+    let headers = TOGETHER.headers.iter().filter(|(name, _)| name.ends_with(".cuh"));
+    headers.map(|(_, text)| *text).filter(|text| !text.lines().any(|line| line == "#pragma once"))
 }
 
 /// The macros that a file defines.

@@ -2,8 +2,7 @@
 // (a cos - b sin, a sin + b cos) of its angle; the other elements are copied.
 //
 // Launch of `rope`, for any views: a thread for each pair of a row, and for each element that is copied; shared out in x. For one token,
-// `rope_angles` leaves the sines and cosines of its position, once for all layers, and `rope_row` has a block for each row, whose elements
-// are contiguous.
+// `rope_angles` leaves the sines and cosines of its position, once for all layers, for `rope_row.cu`.
 // Compiled with the tags X, OUT, POSITION (of integers; HOST_POSITION is 1 if there is no such tensor) and PERIODS (USES_PERIODS).
 
 #include "arithmetic.cuh"

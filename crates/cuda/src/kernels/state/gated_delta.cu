@@ -7,7 +7,7 @@
 // x. Compiled with the tags Q, K, V, G, BETA, STATE, STATE_OUT and OUT, and with DK, the length of a row.
 
 #include "block.cuh"
-#include "strands.cuh"
+#include "delta_rule.cuh"
 #include "view.cuh"
 
 struct GatedDeltaArgs {
@@ -16,23 +16,6 @@ struct GatedDeltaArgs {
 };
 static_assert(sizeof(GatedDeltaArgs) == 1232, "as in gated_delta.rs");
 
-#define HELD (DK ? (DK + 15) / 16 : 1)
-
-// The elements of a row that belong to a strand; those that do not exist are 0 and not used.
-template <typename T> __device__ __forceinline__ void load_strand(float (&to)[HELD], const typename T::Element *row, i64 stride, u32 strand) {
-#pragma unroll
-    for (u32 i = 0; i < HELD; ++i) to[i] = strand + 16 * i < DK ? T::to_float(row[(strand + 16 * i) * stride]) : 0.0f;
-}
-
-__device__ __forceinline__ float dot(const float (&a)[HELD], const float (&b)[HELD], u32 strand) {
-    float sum = 0.0f;
-#pragma unroll
-    for (u32 i = 0; i < HELD; ++i) {
-        if (strand + 16 * i < DK) sum = __fmaf_rn(a[i], b[i], sum);
-    }
-    return combined_16(sum);
-}
-
 __device__ __forceinline__ void gated_delta(const GatedDeltaArgs &args, const Block &block) {
     Lane &lane = lane_of(args.launch);
     if (is_halted(lane)) return;
@@ -40,7 +23,7 @@ __device__ __forceinline__ void gated_delta(const GatedDeltaArgs &args, const Bl
     const i64 groups = args.k.size(lane, 2), heads_per_group = groups > 0 && heads >= groups ? heads / groups : 1;
     const u32 strand = threadIdx.x % 16, per_block = block.threads / 16;
     const i64 rows = batches * heads * width;
-    const i64 q_stride = args.q.stride(lane, 3), k_stride = args.k.stride(lane, 3);
+    const i64 q_stride = args.q.stride(lane, 3), k_stride = args.k.stride(lane, 3), state_stride = args.state.stride(lane, 3);
     const i64 q_token = args.q.stride(lane, 1), k_token = args.k.stride(lane, 1), v_token = args.v.stride(lane, 1);
     const i64 g_token = args.g.stride(lane, 1), beta_token = args.beta.stride(lane, 1), out_token = args.out.stride(lane, 1);
     // All threads of a warp go on together, because they exchange sums.
@@ -56,16 +39,13 @@ __device__ __forceinline__ void gated_delta(const GatedDeltaArgs &args, const Bl
         OUT::Element *out = args.out.data<OUT>(lane) + batch * args.out.stride(lane, 0) + head * args.out.stride(lane, 2) + at * args.out.stride(lane, 3);
         const STATE::Element *before = args.state.data<STATE>(lane) + batch * args.state.stride(lane, 0) + head * args.state.stride(lane, 1) + at * args.state.stride(lane, 2);
         float state[HELD];
-        load_strand<STATE>(state, before, args.state.stride(lane, 3), strand);
+        load_strand<STATE>(state, strand, [&](i64 i) { return before[i * state_stride]; });
         for (i64 token = 0; token < tokens; ++token) {
             float key[HELD], query[HELD];
-            load_strand<K>(key, k + token * k_token, k_stride, strand);
-            load_strand<Q>(query, q + token * q_token, q_stride, strand);
+            load_strand<K>(key, strand, [&](i64 i) { return k[token * k_token + i * k_stride]; });
+            load_strand<Q>(query, strand, [&](i64 i) { return q[token * q_token + i * q_stride]; });
             const float decay = G::to_float(g[token * g_token]), rate = BETA::to_float(beta[token * beta_token]);
-            const float difference = (V::to_float(v[token * v_token]) - decay * dot(state, key, strand)) * rate;
-#pragma unroll
-            for (u32 i = 0; i < HELD; ++i) state[i] = __fmaf_rn(difference, key[i], state[i] * decay);
-            const float result = dot(state, query, strand);
+            const float result = delta_rule(state, key, query, V::to_float(v[token * v_token]), decay, rate, strand);
             if (strand == 0 && wanted < rows) out[token * out_token] = OUT::from_float(result);
 #pragma unroll
             for (u32 i = 0; i < HELD; ++i) state[i] = round_to<STATE_OUT>(state[i]);

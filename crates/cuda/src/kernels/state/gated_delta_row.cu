@@ -4,8 +4,8 @@
 // knows. Compiled with the same tags.
 
 #include "block.cuh"
+#include "delta_rule.cuh"
 #include "operand.cuh"
-#include "strands.cuh"
 #include "view.cuh"
 
 struct GatedDeltaRowArgs {
@@ -19,37 +19,17 @@ struct GatedDeltaRowArgs {
 };
 static_assert(sizeof(GatedDeltaRowArgs) == 288, "as in gated_delta.rs");
 
-#define HELD ((DK + 15) / 16)
-
-// The elements of a row that belong to a strand; those that do not exist are not used.
-template <typename T> __device__ __forceinline__ void load_strand(float (&to)[HELD], const Stacked &from, u32 matrix, u32 row, u32 strand) {
-#pragma unroll
-    for (u32 i = 0; i < HELD; ++i) to[i] = strand + 16 * i < DK ? T::to_float(from.get<T>(matrix, row, strand + 16 * i)) : 0.0f;
-}
-
-__device__ __forceinline__ float dot(const float (&a)[HELD], const float (&b)[HELD], u32 strand) {
-    float sum = 0.0f;
-#pragma unroll
-    for (u32 i = 0; i < HELD; ++i) {
-        if (strand + 16 * i < DK) sum = __fmaf_rn(a[i], b[i], sum);
-    }
-    return combined_16(sum);
-}
-
 __device__ __forceinline__ void gated_delta_row(const GatedDeltaRowArgs &args, const Block &block) {
     if (is_halted(lane_of(args.launch))) return;
     // All threads of a warp go on together, because they exchange sums.
     const u32 rows = args.heads * args.width, wanted = (block.x * block.threads + threadIdx.x) / 16, row = min(wanted, rows - 1);
     const u32 head = row / args.width, at = row - head * args.width, group = head / args.heads_per_group, strand = threadIdx.x % 16;
     float state[HELD], key[HELD], query[HELD];
-    load_strand<STATE>(state, args.state, head, at, strand);
-    load_strand<K>(key, args.k, 0, group, strand);
-    load_strand<Q>(query, args.q, 0, group, strand);
+    load_strand<STATE>(state, strand, [&](u32 i) { return args.state.get<STATE>(head, at, i); });
+    load_strand<K>(key, strand, [&](u32 i) { return args.k.get<K>(0, group, i); });
+    load_strand<Q>(query, strand, [&](u32 i) { return args.q.get<Q>(0, group, i); });
     const float decay = G::to_float(args.g.get<G>(0, 0, head)), rate = BETA::to_float(args.beta.get<BETA>(0, 0, head));
-    const float difference = (V::to_float(args.v.get<V>(0, head, at)) - decay * dot(state, key, strand)) * rate;
-#pragma unroll
-    for (u32 i = 0; i < HELD; ++i) state[i] = __fmaf_rn(difference, key[i], state[i] * decay);
-    const float result = dot(state, query, strand);
+    const float result = delta_rule(state, key, query, V::to_float(args.v.get<V>(0, head, at)), decay, rate, strand);
     if (wanted >= rows) return;
     if (strand == 0) ((OUT::Element *)args.out.data)[head * args.out.row + at * args.out.column] = OUT::from_float(result);
     STATE_OUT::Element *const after = (STATE_OUT::Element *)args.state_out.data + head * args.state_out.matrix + at * args.state_out.row;
